@@ -1,0 +1,41 @@
+"""What the user wants: TOML → Stack."""
+
+from imagebuilder.stack.model import (
+    Acceptance,
+    DebianBase,
+    DeployDocker,
+    DeployKubernetes,
+    File,
+    ImageBase,
+    ImageSettings,
+    Index,
+    Layer,
+    OciBase,
+    Override,
+    Patch,
+    Resolve,
+    Stack,
+    System,
+    Target,
+    Waiver,
+)
+
+__all__ = [
+    "Acceptance",
+    "DebianBase",
+    "DeployDocker",
+    "DeployKubernetes",
+    "File",
+    "ImageBase",
+    "ImageSettings",
+    "Index",
+    "Layer",
+    "OciBase",
+    "Override",
+    "Patch",
+    "Resolve",
+    "Stack",
+    "System",
+    "Target",
+    "Waiver",
+]

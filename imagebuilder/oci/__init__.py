@@ -1,0 +1,1 @@
+"""Image values, layers, layout, registry transport: the OCI specifications in Python."""

@@ -1,0 +1,37 @@
+"""Fixtures that several test folders share."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.engine import TestEngine, find_engine
+
+
+@pytest.fixture
+def engine() -> TestEngine:
+    """Any engine with BuildKit."""
+    return find_engine()
+
+
+@pytest.fixture(params=["containerd", "classic"])
+def each_store(request: pytest.FixtureRequest) -> TestEngine:
+    """One engine with the containerd image store, and one with the overlay2 graph driver."""
+    return find_engine(request.param)
+
+
+@pytest.fixture
+def containerd_engine() -> TestEngine:
+    """An engine with the containerd image store."""
+    return find_engine("containerd")
+
+
+@pytest.fixture
+def classic_engine() -> TestEngine:
+    """An engine with the overlay2 graph driver."""
+    return find_engine("classic")
+
+
+@pytest.fixture
+def old_engine() -> TestEngine:
+    """Docker 20.10, as Debian 12 has it."""
+    return find_engine("old")

@@ -1,0 +1,1 @@
+"""What several test folders use: real engines, real registries."""

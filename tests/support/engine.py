@@ -1,0 +1,109 @@
+"""Which Docker Engines the tests may use.
+
+Those that `scripts/engine start KIND` brought up are taken by name; besides them whatever DOCKER_HOST (or the
+default socket) names serves for its own kind. Without any, tests marked `docker` are skipped and say so; with
+IMAGEBUILDER_REQUIRE_DOCKER=1 (CI) they fail instead.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "engine"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TestEngine:
+    """A running engine. kind: containerd, classic or old. variables: what leads clients to it."""
+
+    __test__ = False
+
+    name: str
+    kind: str
+    host: str
+    variables: Mapping[str, str]
+    log: str = ""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """This process's environment with the engine's variables on top."""
+        path = (
+            f"{self.variables['BIN']}:{os.environ['PATH']}" if "BIN" in self.variables else os.environ["PATH"]
+        )
+        return {**os.environ, **{k: v for k, v in self.variables.items() if k != "BIN"}, "PATH": path}
+
+    def docker(self, *arguments: str, check: bool = True, data: bytes | None = None) -> str:
+        """What `docker ARGUMENTS` prints on this engine."""
+        done = subprocess.run(
+            ["docker", *arguments], env=self.environment, input=data or b"", capture_output=True, check=False
+        )
+        if check and done.returncode:
+            raise AssertionError(f"docker {' '.join(arguments)}: {done.stderr.decode(errors='replace')}")
+        return done.stdout.decode()
+
+
+def find_engine(kind: str | None = None) -> TestEngine:
+    """A running engine of that kind (None: any modern one); skips or fails the test where there is none."""
+    for engine in engines():
+        if engine.kind == kind or (kind is None and engine.kind != "old"):
+            return engine
+    how = f"no {kind or 'modern'} engine answers: scripts/engine start {kind or 'containerd'}"
+    if os.environ.get("IMAGEBUILDER_REQUIRE_DOCKER") == "1":
+        pytest.fail(how)
+    pytest.skip(how)
+
+
+@cache
+def engines() -> tuple[TestEngine, ...]:
+    return (*_scripted(), *_ambient())
+
+
+def _scripted() -> list[TestEngine]:
+    listed = subprocess.run([sys.executable, str(SCRIPT), "list"], capture_output=True, text=True, check=True)
+    found = []
+    for line in listed.stdout.splitlines():
+        record = json.loads(line)
+        if record["pid"] and record["name"] == record["kind"]:  # others belong to whoever named them
+            variables = {
+                "DOCKER_HOST": record["host"],
+                "DOCKER_CONFIG": record["client"],
+                "BIN": record["bin"],
+            }
+            found.append(
+                TestEngine(
+                    name=record["name"],
+                    kind=record["kind"],
+                    host=record["host"],
+                    variables=variables,
+                    log=record["log"],
+                )
+            )
+    return found
+
+
+def _ambient() -> list[TestEngine]:
+    import docker
+
+    host = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+    try:
+        client = docker.DockerClient(base_url=host, timeout=10)
+        info: dict[str, Any] = client.info()
+    except docker.errors.DockerException:
+        return []
+    client.close()
+    if int(str(info["ServerVersion"]).partition(".")[0] or 0) < 23:
+        kind = "old"
+    else:
+        status = [tuple(pair) for pair in info.get("DriverStatus") or []]
+        kind = "containerd" if ("driver-type", "io.containerd.snapshotter.v1") in status else "classic"
+    return [TestEngine(name="DOCKER_HOST", kind=kind, host=host, variables={"DOCKER_HOST": host})]

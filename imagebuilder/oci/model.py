@@ -15,12 +15,15 @@ from typing import Any
 
 from imagebuilder.oci.canonical import Fields, decode, encode
 from imagebuilder.oci.descriptor import (
+    DOCKER_CONFIG,
     INDEXES,
+    LAYERS,
     MANIFESTS,
     MAX_CONFIG,
     MAX_ENTRIES,
     MAX_LAYERS,
     MAX_MANIFEST,
+    OCI_CONFIG,
     OCI_INDEX,
     OCI_MANIFEST,
     Descriptor,
@@ -62,6 +65,12 @@ class Manifest:
     annotations: Pairs = ()
     subject: Descriptor | None = None
     artifact_type: str = ""
+
+    @property
+    def is_image(self) -> bool:
+        """Whether containers can be made of it; attestations, signatures and charts are not images."""
+        layers = all(layer.media_type in LAYERS for layer in self.layers)
+        return self.config.media_type in (OCI_CONFIG, DOCKER_CONFIG) and layers
 
     @classmethod
     def parse(cls, data: bytes) -> Manifest:
@@ -242,7 +251,7 @@ class ImageConfig:
     """
 
     platform: ImagePlatform
-    diff_ids: tuple[Digest, ...]
+    diff_ids: tuple[Digest, ...] = ()
     created: str = ""
     author: str = ""
     env: Pairs = ()

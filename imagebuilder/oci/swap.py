@@ -1,0 +1,167 @@
+"""Directories and files that appear whole under their name, or not at all."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import glob
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from imagebuilder.errors import MachineLacks, UsageProblem
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+_FICLONE = 0x40049409
+
+
+@contextmanager
+def errors_of_writing(path: Path) -> Iterator[None]:
+    """Turns what the file system refuses (full, read-only, not allowed) into MachineLacks."""
+    try:
+        yield
+    except OSError as exc:
+        if exc.errno is None:
+            raise
+        advice = {
+            errno.ENOSPC: f"free some space on the file system of {path.parent}",
+            errno.EDQUOT: f"free some of your quota on the file system of {path.parent}",
+        }
+        raise MachineLacks(
+            f"{path} cannot be written",
+            seen=exc.strerror or str(exc),
+            hint=advice.get(exc.errno, "choose another place with --output"),
+        ) from exc
+
+
+@contextmanager
+def new_file(target: Path) -> Iterator[BinaryIO]:
+    """A file to write, renamed to `target` when the block ends well; otherwise nothing is left."""
+    if target.is_dir():
+        raise UsageProblem(f"{target} is a directory, a file was to be written there", hint="name a file")
+    with errors_of_writing(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = _beside(target)
+        try:
+            with temporary.open("xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(target)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        sync_directory(target.parent)
+
+
+@contextmanager
+def new_directory(target: Path, *, marker: str) -> Iterator[Path]:
+    """A directory to fill, put in the place of `target` when the block ends well; otherwise nothing is left.
+
+    What stands at `target` is replaced only when it is an empty directory or holds the file `marker`.
+    Directories that a killed process left beside it are removed. UsageProblem, MachineLacks.
+    """
+    if target.is_symlink() or target.exists():
+        _check_replaceable(target, marker)
+    with errors_of_writing(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _remove_stale(target)
+        temporary = _beside(target)
+        temporary.mkdir()
+        lock = os.open(temporary, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # so that nobody takes it for stale
+            yield temporary
+            for folder, _, _ in os.walk(temporary):
+                sync_directory(Path(folder))
+            _put_in_place(temporary, target)
+            sync_directory(target.parent)
+        finally:
+            os.close(lock)
+            shutil.rmtree(temporary, ignore_errors=True)  # after success: what stood there before
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """`target` with the bytes of `source`: a hard link, else a clone of its blocks, else a copy."""
+    with suppress(OSError):  # another file system, too many links, protected: all end in a copy
+        os.link(source, target)
+        return
+    with source.open("rb") as src, target.open("xb") as dst:
+        try:
+            fcntl.ioctl(dst.fileno(), _FICLONE, src.fileno())
+        except OSError:
+            shutil.copyfileobj(src, dst, 1 << 20)
+        dst.flush()
+        os.fsync(dst.fileno())
+
+
+def sync_directory(path: Path) -> None:
+    """Makes the names in a directory durable."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _beside(target: Path) -> Path:
+    return target.parent / f"{_prefix(target)}{secrets.token_hex(8)}"
+
+
+def _prefix(target: Path) -> str:
+    return f".{target.name}.imagebuilder-"
+
+
+def _check_replaceable(target: Path, marker: str) -> None:
+    if target.is_symlink() or not target.is_dir():
+        raise UsageProblem(f"{target} exists and is not a directory", hint="remove it, or name another place")
+    if not (target / marker).is_file() and any(target.iterdir()):
+        raise UsageProblem(
+            f"{target} is not empty and holds no {marker}: it is not replaced",
+            hint="name a new or an empty directory",
+        )
+
+
+def _remove_stale(target: Path) -> None:
+    for old in target.parent.glob(f"{glob.escape(_prefix(target))}*"):
+        if not old.is_dir() or old.is_symlink():
+            continue
+        with suppress(FileNotFoundError):
+            lock = os.open(old, os.O_RDONLY)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(old, ignore_errors=True)
+            except BlockingIOError:
+                pass  # another process is at work
+            finally:
+                os.close(lock)
+
+
+def _put_in_place(new: Path, target: Path) -> None:
+    """Swaps the two in one step where the system can; then `new` is what stood at `target`."""
+    try:
+        new.rename(target)  # succeeds where nothing or an empty directory stands
+        return
+    except OSError as exc:
+        if exc.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+    libc = ctypes.CDLL(None, use_errno=True)
+    with suppress(AttributeError):  # a C library without renameat2
+        if not libc.renameat2(
+            _AT_FDCWD, os.fsencode(new), _AT_FDCWD, os.fsencode(target), ctypes.c_uint(_RENAME_EXCHANGE)
+        ):
+            return
+    old = _beside(target)
+    target.rename(old)
+    try:
+        new.rename(target)
+    except BaseException:
+        old.rename(target)
+        raise
+    old.rename(new)

@@ -55,7 +55,7 @@ class TestRegistry:
 
 
 def find_program(name: str, package: str) -> str:
-    """The program on PATH; without it the test is skipped, or fails where IMAGEBUILDER_REQUIRE_TOOLS=1 (CI)."""
+    """The program on PATH; without it the test skips, or fails where IMAGEBUILDER_REQUIRE_TOOLS=1 (CI)."""
     found = shutil.which(name)
     if found:
         return found

@@ -1,5 +1,13 @@
-"""What the user wants: TOML → Stack."""
+"""What the user wants: TOML → Stack.
 
+`find_stack` gives the file an argument means, `load_stack` the Stack in it, `resolution_hash` what a lock is
+bound to; `plan_copy` and `perform_copy` make a shipped stack one's own.
+"""
+
+from imagebuilder.stack.copying import Copy, perform_copy, plan_copy
+from imagebuilder.stack.find import find_stack, lock_path, shipped_folder, shipped_stacks
+from imagebuilder.stack.hashing import resolution_hash
+from imagebuilder.stack.loader import load_stack, parse_stack
 from imagebuilder.stack.model import (
     Acceptance,
     DebianBase,
@@ -22,6 +30,7 @@ from imagebuilder.stack.model import (
 
 __all__ = [
     "Acceptance",
+    "Copy",
     "DebianBase",
     "DeployDocker",
     "DeployKubernetes",
@@ -38,4 +47,13 @@ __all__ = [
     "System",
     "Target",
     "Waiver",
+    "find_stack",
+    "load_stack",
+    "lock_path",
+    "parse_stack",
+    "perform_copy",
+    "plan_copy",
+    "resolution_hash",
+    "shipped_folder",
+    "shipped_stacks",
 ]

@@ -1,7 +1,7 @@
 """What the user wants, as values: one frozen dataclass per table of the stack file.
 
-Nothing here reads TOML or a file (see `loader`) or knows how a key is spelled (see `keys`). Defaults are here,
-and only here. Fields hold checked values: whoever gets a `Stack` need not look twice.
+Nothing here reads TOML or a file (see `loader`) or knows how a key is spelled (see `keys`). Defaults are
+here, and only here. Fields hold checked values: whoever gets a `Stack` need not look twice.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from packaging.utils import canonicalize_name
 from imagebuilder.values import Digest, GpuArch, ImageRef, Platform, Release
 
 GIB = 1 << 30
+LINUX_AMD64 = Platform("linux", "amd64")
 
 Pairs = tuple[tuple[str, str], ...]
 Gpus = Literal["all", "none"] | tuple[int, ...]
@@ -26,7 +27,7 @@ Gpus = Literal["all", "none"] | tuple[int, ...]
 class Target:
     """What the image must run on. `glibc` None: what the base has; `driver` None: no promise is made."""
 
-    platform: Platform = Platform("linux", "amd64")
+    platform: Platform = LINUX_AMD64
     python: Release
     gpus: tuple[GpuArch, ...] = ()
     driver: Release | None = None
@@ -63,7 +64,7 @@ Base = ImageBase | DebianBase | OciBase
 class System:
     """Debian packages. `resolve`: by apt inside the Docker build, or to files while locking.
 
-    A package is `name` or `name=version`. `snapshot` is the instant of the archive that apt sees; None: `as_of`.
+    A package is `name` or `name=version`. `snapshot`: the archive as apt sees it; None: at `as_of`.
     """
 
     packages: tuple[str, ...] = ()
@@ -130,7 +131,7 @@ class Override:
 
 @dataclass(frozen=True, kw_only=True)
 class File:
-    """An extra file of the image: absolute path, mode, bytes; `source` says where they were read, if they were."""
+    """An extra file of the image: absolute path, mode, bytes; `source`: the file they were read from."""
 
     path: str
     mode: int = 0o644
@@ -140,7 +141,7 @@ class File:
 
 @dataclass(frozen=True, kw_only=True)
 class Waiver:
-    """A finding accepted on purpose. `package`/`path` (a glob) narrow it; with neither it holds for the code."""
+    """A finding accepted on purpose. `package` and `path` (a glob) narrow it; without them: the code."""
 
     code: str
     package: str | None = None
@@ -262,7 +263,7 @@ class DeployDocker:
 
 @dataclass(frozen=True, kw_only=True)
 class Volume:
-    """A volume of a pod: exactly one of `claim` (existing or made, with `size`), `host_path`, `empty` (size)."""
+    """A volume of a pod: a `claim` (made where `size` is given), a `host_path`, or else an empty folder."""
 
     name: str
     target: str

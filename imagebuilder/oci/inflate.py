@@ -39,6 +39,11 @@ def use_library(module: ModuleType) -> ModuleType:
     return before
 
 
+def library_name() -> str:
+    """`isal`, `zlib_ng` or `zlib`: what inflates here."""
+    return _library.__name__.partition(".")[0]
+
+
 def inflate(chunks: Iterable[Buffer], size: int) -> Iterator[bytes]:
     """The `size` bytes that these chunks of one raw deflate stream hold, in pieces of at most STEP.
 

@@ -25,14 +25,15 @@ class RunConfig:
     ports: tuple[str, ...] = ()
 
 
-def merged_environment(base: Iterable[str], own: Iterable[tuple[str, str]], venv: str) -> tuple[str, ...]:
+def merged_environment(
+    base: Iterable[tuple[str, str]], own: Iterable[tuple[str, str]], venv: str
+) -> tuple[tuple[str, str], ...]:
     """The image's `Env`: the base's entries, the virtual environment first on PATH, then the stack's entries.
 
-    base: `NAME=value` strings. An entry of the stack replaces the base's in its place; PATH named by the
-    stack is taken as it is.
+    An entry of the stack replaces the base's in its place; PATH named by the stack is taken as it is.
     """
-    entries = dict(entry.partition("=")[::2] for entry in base)
+    entries = dict(base)
     entries["PATH"] = f"{venv}/bin:{entries.get('PATH', DEFAULT_PATH)}"
     entries["VIRTUAL_ENV"] = venv
     entries.update(own)
-    return tuple(f"{name}={value}" for name, value in entries.items())
+    return tuple(entries.items())

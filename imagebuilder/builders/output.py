@@ -1,0 +1,84 @@
+"""Where a built image goes: an OCI layout, a tar file, and the record of how it was built beside it."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from imagebuilder import __version__
+from imagebuilder.builders.direct.build import Built
+from imagebuilder.cache import storage_errors
+from imagebuilder.oci import encode, inflate
+from imagebuilder.oci.archive import write_archive
+from imagebuilder.oci.layout import write_layout
+from imagebuilder.oci.swap import new_file
+from imagebuilder.values import Digest, ImageRef
+
+RECORD_SCHEMA = 1
+DEFAULT_REPOSITORY = "imagebuilder"
+
+
+def image_names(stack_name: str, repository: str | None) -> tuple[ImageRef, ...]:
+    """What the image is called on disk and in an engine: `REPOSITORY:STACK`."""
+    return (ImageRef.parse(f"{repository or DEFAULT_REPOSITORY}:{stack_name}"),)
+
+
+def write(built: Built, target: Path, names: Sequence[ImageRef]) -> None:
+    """Write the image to `target`: a tar file when it ends in .tar, else an OCI layout. Whole or not at all."""
+    with storage_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.suffix == ".tar":
+            write_archive(target, built.image, names)
+        else:
+            write_layout(target, built.image, names)
+
+
+def write_record(target: Path, record: dict[str, Any]) -> Path:
+    """Write the build record beside the image: `TARGET.build.json`."""
+    path = target.with_name(f"{target.name}.build.json")
+    with storage_errors(path), new_file(path) as out:
+        out.write(json.dumps(record, indent=2).encode() + b"\n")
+    return path
+
+
+def record_of(built: Built, *, lock: Digest, names: Sequence[ImageRef], findings: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+    """How this image was built, and by what: all that must not be in the image itself.
+
+    lock: the digest of the lock file. findings: of the checks, as `check --json` has them.
+    """
+    return {
+        "schema": RECORD_SCHEMA,
+        "stack": built.plan.stack_name,
+        "lock": lock.text,
+        "names": [str(name) for name in names],
+        "manifest": built.image.digest.text,
+        "config": built.image.config_digest.text,
+        "platform": str(built.plan.platform),
+        "builder": {
+            "name": "direct",
+            "imagebuilder": __version__,
+            "python": f"{platform.python_implementation()} {platform.python_version()}",
+            "machine": f"{sys.platform} {platform.machine()}",
+            "encoder": encode.IDENTITY,
+            "inflater": inflate.library_name(),
+            "pysequoia": version("pysequoia"),
+        },
+        "layers": [
+            {
+                "name": layer.planned.name,
+                "title": layer.planned.title,
+                "key": layer.planned.key.text,
+                "digest": layer.ref.descriptor.digest.text,
+                "diff-id": layer.ref.diff_id.text,
+                "size": layer.ref.descriptor.size,
+                "unpacked": layer.unpacked,
+            }
+            for layer in built.layers
+        ],
+        "findings": list(findings),
+    }

@@ -1,0 +1,49 @@
+"""`imagebuilder lock`."""
+
+from __future__ import annotations
+
+import click
+
+from imagebuilder.cli.context import Context, json_option, say, say_json, stack_argument, verb
+
+
+@verb(offline=True)
+@stack_argument
+@click.option("--upgrade", "everything", is_flag=True, help="Take the newest of everything.")
+@click.option("--upgrade-package", "packages", metavar="NAME", multiple=True, help="Take the newest of this package.")
+@click.option("--dry-run", is_flag=True, help="Say what would change, write nothing.")
+@json_option
+def command(
+    context: Context, stack: str, everything: bool, packages: tuple[str, ...], dry_run: bool, as_json: bool
+) -> None:
+    """Resolve everything a stack needs to file and sha256, into pylock.NAME.toml.
+
+    Prints what changed against the previous lock, and which newer versions were passed over and why. What the
+    previous lock has is kept unless the stack rules it out or it is upgraded.
+    """
+    from dataclasses import asdict
+
+    from packaging.utils import canonicalize_name
+
+    from imagebuilder.cli.prepare import lock_now, own_lock_file, previous_lock, stack_of
+    from imagebuilder.lock.changes import describe
+    from imagebuilder.lock.pylock import write_lock
+
+    loaded = stack_of(context, stack)
+    previous = previous_lock(context, loaded)
+    new = lock_now(context, loaded, upgrade=everything or frozenset(canonicalize_name(p) for p in packages))
+    changes = describe(previous, new)
+    path = own_lock_file(context, loaded)
+    if not dry_run:
+        write_lock(path, new)
+    if as_json:
+        changed = [{**asdict(c), "text": str(c)} for c in changes]
+        passed = [asdict(p) for p in new.passed_over]
+        say_json("lock", {"path": str(path), "written": not dry_run, "changes": changed, "passed-over": passed})
+        return
+    for change in changes:
+        say(str(change))
+    for passed_over in new.passed_over:
+        say(f"passed over {passed_over.name} {passed_over.version} (chosen: {passed_over.chosen}): {passed_over.why}")
+    count = f"{len(new.wheels)} wheels" + (f", {len(new.debs)} Debian packages" if new.debs else "")
+    context.reporter.note(f"{path}: {count}" + (" (not written: --dry-run)" if dry_run else ""))

@@ -1,0 +1,189 @@
+"""Looking at this machine: one line for each thing that imagebuilder uses, each with a fix."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from imagebuilder.cache import Cache
+from imagebuilder.errors import ImagebuilderError
+from imagebuilder.settings import DEFAULT, Settings, redact
+
+WANTED_SPACE = 25_000_000_000
+"""Bytes free: what a whole SGLang stack takes as wheels and layers, with some room."""
+_OLDEST_PYTHON = (3, 10)
+_OLDEST_BUILDKIT_ENGINE = 23
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """state: `ok`, `note` (works, with less), or `missing` (building needs it)."""
+
+    subject: str
+    state: str
+    seen: str
+    fix: str = ""
+
+
+def examine(settings: Settings, cache: Cache, environ: Mapping[str, str]) -> list[Line]:
+    """Every line; what asks the network is asked at the same time."""
+    looks: list[Callable[[], Line | list[Line]]] = [
+        _python,
+        _uv,
+        _inflater,
+        lambda: _cache_folder(cache),
+        lambda: _space(cache),
+        lambda: _indexes(settings),
+        lambda: _debian(settings),
+        lambda: _engine(environ),
+        _buildx,
+        _gpus,
+    ]
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        return list(_flat(pool.map(lambda look: look(), looks)))
+
+
+def _flat(results: Iterator[Line | list[Line]]) -> Iterator[Line]:
+    for result in results:
+        yield from result if isinstance(result, list) else [result]
+
+
+def _python() -> Line:
+    seen = f"{platform.python_version()} at {sys.executable}"
+    if sys.version_info < _OLDEST_PYTHON:
+        return Line(subject="Python", state="missing", seen=seen, fix="install Python 3.10 or newer")
+    return Line(subject="Python", state="ok", seen=seen)
+
+
+def _uv() -> Line:
+    from imagebuilder.lock.uv import uv_version
+
+    try:
+        return Line(subject="uv (resolver)", state="ok", seen=uv_version())
+    except ImagebuilderError as error:
+        return Line(subject="uv (resolver)", state="missing", seen=error.what, fix="pip install uv")
+
+
+def _inflater() -> Line:
+    from imagebuilder.oci import encode, inflate
+
+    library = inflate.library_name()
+    if library == "isal":
+        return Line(subject="layers", state="ok", seen=f"inflated by isal, compressed by {encode.IDENTITY}")
+    return Line(
+        subject="layers",
+        state="note",
+        seen=f"inflated by {library}: right, and two to three times slower than by isal",
+        fix="pip install isal",
+    )
+
+
+def _cache_folder(cache: Cache) -> Line:
+    fix = "set IMAGEBUILDER_CACHE_DIR to a folder that you may write"
+    try:
+        with cache.temporary():
+            pass
+        with cache.lock("doctor"):
+            pass
+    except ImagebuilderError as error:
+        return Line(subject="cache", state="missing", seen=error.what, fix=fix)
+    return Line(subject="cache", state="ok", seen=str(cache.root))
+
+
+def _space(cache: Cache) -> Line:
+    folder = cache.root
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    seen = f"{free / 1e9:.0f} GB free for the cache"
+    if free < WANTED_SPACE:
+        fix = f"a whole SGLang stack takes about {WANTED_SPACE / 1e9:.0f} GB: free some, or set IMAGEBUILDER_CACHE_DIR"
+        return Line(subject="disk", state="note", seen=seen, fix=fix)
+    return Line(subject="disk", state="ok", seen=seen)
+
+
+def _indexes(settings: Settings) -> list[Line]:
+    from imagebuilder.index.simple import default_url
+
+    wanted = {DEFAULT: default_url(settings), **settings.index_urls}
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        return list(pool.map(lambda item: _index(settings, *item), wanted.items()))
+
+
+def _index(settings: Settings, name: str, url: str) -> Line:
+    from imagebuilder.index.http import session
+
+    subject = f"index {name}"
+    probe = url.rstrip("/") + "/pip/"
+    try:
+        with session(settings, pause=lambda _: None) as http:
+            response = http.request("GET", probe, what=subject, stream=True)
+            response.close()
+    except ImagebuilderError as error:
+        return Line(subject=subject, state="missing" if name == DEFAULT else "note", seen=str(error.seen or error.what),
+                    fix=error.hint or f"set IMAGEBUILDER_INDEX_{name.upper().replace('-', '_')}_URL to a mirror")  # fmt: skip
+    if response.status_code in (401, 403):
+        fix = "give a login in ~/.netrc, in the index's address or in keyring"
+        return Line(subject=subject, state="note", seen=f"HTTP {response.status_code}", fix=fix)
+    origin = f" ({settings.default_index_origin})" if name == DEFAULT else ""
+    return Line(subject=subject, state="ok", seen=f"{redact(url)} answers{origin}")
+
+
+def _debian(settings: Settings) -> Line:
+    from imagebuilder.index.debian import describe_mirrors
+
+    try:
+        return Line(subject="Debian archive", state="ok", seen=describe_mirrors(settings))
+    except ImagebuilderError as error:
+        return Line(subject="Debian archive", state="note", seen=error.what, fix=error.hint)
+
+
+def _engine(environ: Mapping[str, str]) -> Line:
+    subject = "Docker Engine"
+    optional = "only needed for --builder docker, --load, accept and deploy docker"
+    try:
+        import docker
+
+        client = docker.DockerClient.from_env(timeout=5, environment=dict(environ))
+        version = client.version()
+        client.close()
+    except Exception as error:  # the SDK lets many kinds through, and none of them is our business here
+        seen = f"none answers ({str(error).splitlines()[0][:120]})"
+        return Line(subject=subject, state="note", seen=seen, fix=f"start dockerd or set DOCKER_HOST; {optional}")
+    number = str(version.get("Version", "?"))
+    if int(number.partition(".")[0]) < _OLDEST_BUILDKIT_ENGINE:
+        fix = "images load and run; `--builder docker` needs Docker 23 or newer"
+        return Line(subject=subject, state="note", seen=number, fix=fix)
+    return Line(subject=subject, state="ok", seen=number)
+
+
+def _buildx() -> Line:
+    try:
+        found = subprocess.run(["docker", "buildx", "version"], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return Line(subject="buildx", state="note", seen="no docker command", fix="only needed for --builder docker")
+    if found.returncode:
+        return Line(subject="buildx", state="note", seen="not installed", fix="install Docker's buildx plugin")
+    return Line(subject="buildx", state="ok", seen=found.stdout.strip())
+
+
+def _gpus() -> Line:
+    program = shutil.which("nvidia-smi")
+    fix = "only needed for accept and deploy: install NVIDIA's driver and container toolkit"
+    if program is None:
+        return Line(subject="GPUs", state="note", seen="nvidia-smi is not installed", fix=fix)
+    query = [program, "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader"]
+    try:
+        found = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
+    except subprocess.TimeoutExpired:
+        return Line(subject="GPUs", state="note", seen="nvidia-smi does not answer", fix="look at dmesg for Xid errors")
+    if found.returncode:
+        return Line(subject="GPUs", state="note", seen=found.stdout.strip() or found.stderr.strip(), fix=fix)
+    return Line(subject="GPUs", state="ok", seen="; ".join(found.stdout.strip().splitlines()))

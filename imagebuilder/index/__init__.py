@@ -1,0 +1,1 @@
+"""Where artefacts come from: Simple API, Debian archive, ranged reads, downloads."""

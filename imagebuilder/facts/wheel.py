@@ -171,7 +171,7 @@ class Wheel:
         return tuple(found)
 
     def record_oddities(self) -> tuple[str, ...]:
-        """What is odd about RECORD, for people: pip installs such wheels, and so do we. Hashes are not read."""
+        """What is odd about RECORD, for people: pip installs such wheels all the same."""
         rows = {row[0]: row for row in self.record() if row}
         own = {f"{self.dist_info}/RECORD", f"{self.dist_info}/RECORD.jws", f"{self.dist_info}/RECORD.p7s"}
         found = [f"{m.path} is not in RECORD" for m in self.files if m.path not in rows and m.path not in own]

@@ -86,30 +86,31 @@ def push_scope(repository: str) -> str:
 class Authorizer:
     """Knows what to put into `Authorization` for one registry; may be used by many threads.
 
-    Nothing is sent before the registry asks for it. Tokens are kept per set of scopes until they run out.
-    trusted: whether a realm's address may be told a login (https, or http on this machine).
+    Nothing is sent, and no login looked up, before the registry asks. Tokens are kept per set of scopes until
+    they run out. trusted: whether the token server at an address may be told a login.
     """
 
     def __init__(
         self,
-        credential: Credential | None,
+        find_login: Callable[[], Credential | None],
         ask: AskTokenServer,
         *,
         trusted: Callable[[str], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._credential = credential
+        self._find_login = find_login
         self._ask = ask
         self._trusted = trusted
         self._clock = clock
         self._lock = threading.Lock()
+        self._credential: Credential | None = None
         self._challenge: Challenge | None = None
         self._asked: dict[frozenset[str], str] = {}  # the scope that the registry named for a request
         self._tokens: dict[frozenset[str], tuple[str, float]] = {}
 
     @property
     def has_login(self) -> bool:
-        """Whether there is a login for this registry."""
+        """Whether a login was needed so far, and is there."""
         return self._credential is not None
 
     def header(self, scopes: Scopes) -> str | None:
@@ -139,6 +140,8 @@ class Authorizer:
             raise AuthProblem("it does not take the login", refused=True)
         with self._lock:
             key = frozenset(scopes)
+            if self._challenge is None:
+                self._credential = self._find_login()
             self._challenge = challenge
             self._asked[key] = challenge.parameters.get("scope", "")
             stale, _ = self._tokens.get(key, ("", 0.0))

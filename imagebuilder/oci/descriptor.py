@@ -151,3 +151,13 @@ class Descriptor:
                 "artifactType": self.artifact_type,
             }
         ) | {"size": self.size}
+
+
+def document_type(fields: Fields) -> str:
+    """What a manifest or index is. A document that could be read as both is refused (CVE-2021-41190)."""
+    if fields.integer("schemaVersion") != 2:
+        raise fields.wrong("schemaVersion", "2 (Docker's schema 1 is not supported)")
+    many = fields.has("manifests")
+    if many and (fields.has("config") or fields.has("layers")):
+        raise ValueError("the document is a manifest and an index at once")
+    return media_type_of(fields, "mediaType", OCI_INDEX if many else OCI_MANIFEST)

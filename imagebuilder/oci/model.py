@@ -29,6 +29,7 @@ from imagebuilder.oci.descriptor import (
     Descriptor,
     ImagePlatform,
     Pairs,
+    document_type,
     media_type_of,
     without_nothing,
 )
@@ -76,7 +77,7 @@ class Manifest:
     def parse(cls, data: bytes) -> Manifest:
         """From bytes; ValueError for anything but an image manifest."""
         fields = decode(data, limit=MAX_MANIFEST)
-        media_type = _document_type(fields)
+        media_type = document_type(fields)
         if media_type not in MANIFESTS:
             raise ValueError(f"the document is {media_type}, wanted an image manifest")
         if not fields.has("config") or not fields.has("layers"):
@@ -123,7 +124,7 @@ class ImageIndex:
     def parse(cls, data: bytes) -> ImageIndex:
         """From bytes; ValueError for anything but an index."""
         fields = decode(data, limit=MAX_MANIFEST)
-        media_type = _document_type(fields)
+        media_type = document_type(fields)
         if media_type not in INDEXES:
             raise ValueError(f"the document is {media_type}, wanted an image index")
         return cls(
@@ -161,16 +162,6 @@ class ImageIndex:
             there = sorted({str(d.platform) for d in self.manifests if d.platform}) or ["none"]
             raise ValueError(f"there is no image for {platform}, only for: {', '.join(there)[:500]}")
         return min(found, key=lambda d: bool(d.platform and d.platform.variant))
-
-
-def _document_type(fields: Fields) -> str:
-    """What a manifest or index is. A document that could be read as both is refused (CVE-2021-41190)."""
-    if fields.integer("schemaVersion") != 2:
-        raise fields.wrong("schemaVersion", "2 (Docker's schema 1 is not supported)")
-    many = fields.has("manifests")
-    if many and (fields.has("config") or fields.has("layers")):
-        raise ValueError("the document is a manifest and an index at once")
-    return media_type_of(fields, "mediaType", OCI_INDEX if many else OCI_MANIFEST)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,119 @@
+"""Pushing a whole image: its blobs in parallel, then the manifest by digest, then the tags."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+
+from imagebuilder.errors import PushFailed
+from imagebuilder.oci.image import Image, LayerRef
+from imagebuilder.oci.registry import Registry
+from imagebuilder.oci.upload import FileBody
+from imagebuilder.progress import Reporter, Silent, Task
+from imagebuilder.values import Digest
+
+Fetch = Callable[[LayerRef], Path]
+
+
+class _Stopped(Exception):
+    """Another upload failed, so this one is given up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pushed:
+    """What a push did. digest: the manifest's. Blobs, config included: sent, linked, or there already.
+
+    sent_bytes: of the blobs that were sent.
+    """
+
+    digest: Digest
+    sent: int
+    mounted: int
+    existing: int
+    sent_bytes: int
+
+
+def push_image(
+    registry: Registry,
+    repository: str,
+    image: Image,
+    tags: Sequence[str] = (),
+    *,
+    mount_from: Sequence[str] = (),
+    fetch: Fetch | None = None,
+    reporter: Reporter | None = None,
+    connections: int = 4,
+) -> Pushed:
+    """Pushes `image` by digest, then under each tag; nobody sees it before all its blobs are there.
+
+    mount_from: repositories of the same registry that may have some of the blobs (the base's).
+    fetch: brings a layer that has no file here, and that the registry has not either. PushFailed, MachineLacks.
+    """
+    stop = threading.Event()
+    layers = {layer.descriptor.digest: layer for layer in image.layers}
+    total = sum(layer.descriptor.size for layer in layers.values()) + len(image.config_bytes)
+
+    def check() -> None:
+        if stop.is_set():
+            raise _Stopped
+
+    def push_layer(layer: LayerRef, task: Task) -> str:
+        check()
+        digest, size = layer.descriptor.digest, layer.descriptor.size
+
+        def body() -> FileBody:
+            path = layer.path or (fetch(layer) if fetch else None)
+            if path is None:
+                raise PushFailed(
+                    f"layer {digest} is neither on this machine nor in {registry.host}/{repository}"
+                )
+            return FileBody(path, size, task.advance, check)
+
+        outcome = registry.push_blob(repository, digest, body, mount_from=mount_from)
+        if outcome != "pushed":
+            task.advance(size)
+        return outcome
+
+    with (
+        (reporter or Silent()).task(f"push {registry.host}/{repository}", total=total) as task,
+        ThreadPoolExecutor(max(1, connections)) as pool,
+    ):
+        futures = [pool.submit(push_layer, layer, task) for layer in layers.values()]
+        futures.append(pool.submit(_push_config, registry, repository, image, task))
+        outcomes = _gather(futures, stop)
+    manifest = (image.manifest_bytes, image.manifest.media_type)
+    digest = registry.push_manifest(repository, *manifest)
+    for tag in tags:
+        registry.push_manifest(repository, *manifest, tag=tag)
+    sizes = [*(layer.descriptor.size for layer in layers.values()), len(image.config_bytes)]
+    return Pushed(
+        digest=digest,
+        sent=outcomes.count("pushed"),
+        mounted=outcomes.count("mounted"),
+        existing=outcomes.count("exists"),
+        sent_bytes=sum(s for s, outcome in zip(sizes, outcomes, strict=True) if outcome == "pushed"),
+    )
+
+
+def _push_config(registry: Registry, repository: str, image: Image, task: Task) -> str:
+    outcome = registry.push_blob(repository, image.config_digest, image.config_bytes)
+    task.advance(len(image.config_bytes))
+    return outcome
+
+
+def _gather(futures: list[Future[str]], stop: threading.Event) -> list[str]:
+    """The results; where one fails or the user interrupts, the others are given up first."""
+    try:
+        wait(futures, return_when=FIRST_EXCEPTION)
+        failed = [f for f in futures if f.done() and f.exception()]
+        if failed:
+            failed[0].result()
+        return [future.result() for future in futures]
+    except BaseException:
+        stop.set()
+        for future in futures:
+            future.cancel()
+        raise

@@ -1,0 +1,175 @@
+"""Bringing blobs and manifests into a registry. Source: opencontainers/distribution-spec 1.1, "Push".
+
+A blob goes in one streamed PUT; a broken one is begun again from its start. Chunked uploads cannot be resumed
+reliably: some registries ignore Content-Range, some drop later chunks, some cancel the session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import urlencode, urlsplit
+
+from imagebuilder.errors import ArtefactUnusable, PushFailed
+from imagebuilder.oci.auth import pull_scope, push_scope
+from imagebuilder.oci.problems import Errand, Interrupted, misbehaves
+from imagebuilder.oci.transport import Stream, Transport
+from imagebuilder.values import Digest
+
+TRIES = 5
+LONGEST_PAUSE = 60.0  # seconds
+_PIECE = 1 << 18
+
+Body = bytes | Stream | Callable[[], Stream]
+"""What is sent: bytes, a stream, or what gives a stream once it is known that the blob must be sent."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class FileBody:
+    """A file of `size` bytes that is sent. advance: hears of bytes sent (below zero: to be sent again).
+
+    check: called before every piece; what it raises ends the upload.
+    """
+
+    path: Path
+    size: int
+    advance: Callable[[int], None] = lambda amount: None
+    check: Callable[[], None] = lambda: None
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __iter__(self) -> Iterator[bytes]:
+        sent = 0
+        with self.path.open("rb") as file:
+            try:
+                while sent < self.size and (piece := file.read(min(_PIECE, self.size - sent))):
+                    self.check()
+                    yield piece
+                    sent += len(piece)
+                    self.advance(len(piece))
+            except BaseException:  # GeneratorExit too: the connection broke, or an answer came early
+                self.advance(-sent)
+                raise
+        if sent < self.size:
+            raise ArtefactUnusable(
+                f"{self.path} is too short", seen=f"{sent} bytes", wanted=f"{self.size} bytes"
+            )
+
+
+class Uploads:
+    """Writes to the registry that `target` speaks to. Errors: PushFailed, MachineLacks, ArtefactUnusable."""
+
+    def __init__(self, target: Transport) -> None:
+        self._target = target
+
+    def blob_exists(self, repository: str, digest: Digest) -> bool:
+        """Whether the repository has the blob."""
+        with self._target.request(
+            "HEAD",
+            f"v2/{repository}/blobs/{digest}",
+            Errand(thing=f"blob {digest} for {self._target.host}/{repository}", pushing=True),
+            scopes=(push_scope(repository),),
+            ok=(200, 404),
+        ) as response:
+            return response.status_code == 200
+
+    def blob(self, repository: str, digest: Digest, body: Body, mount_from: Sequence[str]) -> str:
+        """Brings a blob there: "exists", "mounted" or "pushed"."""
+        errand = Errand(thing=f"blob {digest} for {self._target.host}/{repository}", pushing=True)
+
+        def attempt() -> str:
+            if self.blob_exists(repository, digest):
+                return "exists"
+            url = self._begin(repository, digest, [r for r in mount_from if r != repository], errand)
+            if url is None:
+                return "mounted"
+            self._send(url, repository, digest, body() if callable(body) else body, errand)
+            return "pushed"
+
+        return self._persistently(attempt)
+
+    def manifest(self, repository: str, data: bytes, media_type: str, reference: str) -> Digest:
+        """Puts a manifest under a tag or under its digest."""
+        digest = Digest.of(data)
+        at = "@" if reference == digest.text else ":"
+        errand = Errand(
+            thing=f"the manifest of {self._target.host}/{repository}{at}{reference}", pushing=True
+        )
+
+        def attempt() -> Digest:
+            with self._target.request(
+                "PUT",
+                f"v2/{repository}/manifests/{reference}",
+                errand,
+                scopes=(push_scope(repository),),
+                ok=(200, 201, 202),
+                headers={"Content-Type": media_type},
+                body=data,
+            ) as response:
+                self._check_stored(response.headers.get("Docker-Content-Digest"), digest, errand)
+            return digest
+
+        return self._persistently(attempt)
+
+    def _begin(self, repository: str, digest: Digest, mount_from: list[str], errand: Errand) -> str | None:
+        """The address of an upload; None: the registry linked the blob from another of its repositories."""
+        for other in mount_from:
+            query = urlencode({"mount": digest.text, "from": other})
+            scopes = (push_scope(repository), pull_scope(other))
+            try:
+                status, url = self._post(repository, f"?{query}", scopes, errand)
+            except Interrupted:
+                raise
+            except PushFailed:  # no right to read there, or no mounting: it can still be uploaded
+                continue
+            if status == 201:
+                return None
+            if other == mount_from[-1]:
+                return url
+        return self._post(repository, "", (push_scope(repository),), errand)[1]
+
+    def _post(self, repository: str, query: str, scopes: tuple[str, ...], errand: Errand) -> tuple[int, str]:
+        """(201 mounted or 202 begun, the upload's address)."""
+        with self._target.request(
+            "POST", f"v2/{repository}/blobs/uploads/{query}", errand, scopes=scopes, ok=(201, 202)
+        ) as response:
+            location = response.headers.get("Location", "")
+            if response.status_code == 201:
+                return 201, ""
+            if not location:
+                raise misbehaves(errand, self._target.host, "it names no address for the upload")
+            return 202, self._target.absolute(location, response.url, errand)
+
+    def _send(self, url: str, repository: str, digest: Digest, body: bytes | Stream, errand: Errand) -> None:
+        with self._target.request(
+            "PUT",
+            url + ("&" if urlsplit(url).query else "?") + f"digest={digest}",
+            errand,
+            scopes=(push_scope(repository),),
+            ok=(201, 204),
+            headers={"Content-Type": "application/octet-stream"},
+            body=body if len(body) else b"",
+        ) as response:
+            self._check_stored(response.headers.get("Docker-Content-Digest"), digest, errand)
+
+    def _check_stored(self, stored: str | None, digest: Digest, errand: Errand) -> None:
+        if stored not in (None, digest.text):
+            raise misbehaves(
+                errand, self._target.host, f"it stored {str(stored)[:100]!r}", wanted=digest.text
+            )
+
+    def _persistently(self, attempt: Callable[[], T]) -> T:
+        for tries in range(TRIES - 1):
+            try:
+                return attempt()
+            except Interrupted as exc:
+                if exc.wait is None:
+                    self._target.http.back_off(tries)
+                else:
+                    self._target.http.pause(min(exc.wait, LONGEST_PAUSE))
+        return attempt()

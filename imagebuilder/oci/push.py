@@ -50,7 +50,7 @@ def push_image(
     """Pushes `image` by digest, then under each tag; nobody sees it before all its blobs are there.
 
     mount_from: repositories of the same registry that may have some of the blobs (the base's).
-    fetch: brings a layer that has no file here, and that the registry has not either. PushFailed, MachineLacks.
+    fetch: brings a layer that has no file here, nor is in the registry. PushFailed, MachineLacks.
     """
     stop = threading.Event()
     layers = {layer.descriptor.digest: layer for layer in image.layers}

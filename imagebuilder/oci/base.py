@@ -17,14 +17,15 @@ from imagebuilder.oci.layout import StoredImage, read_layout
 from imagebuilder.oci.model import ImageIndex, Manifest
 from imagebuilder.oci.registry import Registry
 from imagebuilder.progress import Reporter
+from imagebuilder.settings import Settings
 from imagebuilder.values import Digest, ImageRef, Platform
 
 
 @dataclass(frozen=True, kw_only=True)
 class BaseImage:
-    """A base for one platform. `image.digest` is its manifest.
+    """A base for one platform.
 
-    ref: where it comes from; None: from disk. index: the digest of the index it was reached through, if any.
+    ref: where it comes from; None: from disk. index: the image index it was reached through, if any.
     Layers have files once they were fetched.
     """
 
@@ -32,12 +33,25 @@ class BaseImage:
     index: Digest | None
     image: Image
 
+    @property
+    def manifest_digest(self) -> Digest:
+        """Of the manifest for the platform."""
+        return self.image.digest
 
-def resolve_base(ref: ImageRef, platform: Platform, registry: Registry, cache: Cache) -> BaseImage:
+    @property
+    def index_digest(self) -> Digest:
+        """What pins the base for all platforms: the index, or the manifest where there is none."""
+        return self.index or self.image.digest
+
+
+def resolve_base(
+    ref: ImageRef, platform: Platform, *, settings: Settings, cache: Cache, registry: Registry | None = None
+) -> BaseImage:
     """Finds manifest and config of `ref` for a platform; no layer is fetched. A digest wins over a tag.
 
     With a digest all of it comes from the cache where it was found before. ArtefactUnusable, MachineLacks.
     """
+    registry = registry or Registry(ref.registry, settings)
     top = _by_digest(ref.repository, ref.digest, registry, cache) if ref.digest else None
     data, media_type = top or _by_tag(ref, registry, cache)
     index: Digest | None = None
@@ -55,13 +69,18 @@ def resolve_base(ref: ImageRef, platform: Platform, registry: Registry, cache: C
 
 
 def fetch_layers(
-    base: BaseImage, registry: Registry, cache: Cache, reporter: Reporter, *, connections: int = 4
+    base: BaseImage,
+    *,
+    settings: Settings,
+    cache: Cache,
+    reporter: Reporter,
+    registry: Registry | None = None,
 ) -> BaseImage:
     """The base with all its layers' files in the cache, downloaded in parallel where they are missing."""
-    layers = base.image.layers
     if base.ref is None:
         return base
-    repository = base.ref.repository
+    layers, repository = base.image.layers, base.ref.repository
+    source = registry or Registry(base.ref.registry, settings)
     wanted = {layer.descriptor.digest: layer.descriptor for layer in layers if layer.path is None}
     missing = [d for d in wanted.values() if not cache.artefact(d.digest)]
     total = sum(descriptor.size for descriptor in missing)
@@ -69,11 +88,11 @@ def fetch_layers(
     stopped: list[bool] = []
     with (
         reporter.task(f"base {base.ref.name}", total=total) as task,
-        ThreadPoolExecutor(max(1, connections)) as pool,
+        ThreadPoolExecutor(settings.connections) as pool,
     ):
 
         def fetch(descriptor: Descriptor) -> Path:
-            return registry.blob(
+            return source.blob(
                 repository, descriptor, cache, advance=task.advance, cancelled=lambda: bool(stopped)
             )
 

@@ -29,7 +29,7 @@ def image_names(stack_name: str, repository: str | None) -> tuple[ImageRef, ...]
 
 
 def write(built: Built, target: Path, names: Sequence[ImageRef]) -> None:
-    """Write the image to `target`: a tar file when it ends in .tar, else an OCI layout. Whole or not at all."""
+    """Write the image to `target`, whole or not at all: a tar file when it ends in .tar, else a layout."""
     with storage_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.suffix == ".tar":
@@ -46,7 +46,9 @@ def write_record(target: Path, record: dict[str, Any]) -> Path:
     return path
 
 
-def record_of(built: Built, *, lock: Digest, names: Sequence[ImageRef], findings: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+def record_of(
+    built: Built, *, lock: Digest, names: Sequence[ImageRef], findings: Sequence[dict[str, Any]] = ()
+) -> dict[str, Any]:
     """How this image was built, and by what: all that must not be in the image itself.
 
     lock: the digest of the lock file. findings: of the checks, as `check --json` has them.

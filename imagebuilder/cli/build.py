@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 
 @verb(offline=True)
 @stack_argument
-@click.option("--output", metavar="DIR|FILE.tar", type=click.Path(path_type=Path), help="Default: images/STACK.")
+@click.option(
+    "--output", metavar="DIR|FILE.tar", type=click.Path(path_type=Path), help="Default: images/STACK."
+)
 @click.option("--locked", is_flag=True, help="Never lock here: fail where there is no lock.")
 @json_option
-def command(context: Context, stack: str, output: Path | None, locked: bool, as_json: bool) -> None:
+def command(context: Context, *, stack: str, output: Path | None, locked: bool, as_json: bool) -> None:
     """Make the image, and print the digest of its manifest.
 
     A stack without a lock is locked first. Layers whose content did not change are taken from the cache.

@@ -65,10 +65,10 @@ class Context:
         return other
 
 
-def verb(*, offline: bool = False) -> Callable[[F], click.Command]:
+def verb(*, offline: bool = False, cls: type[click.Command] = click.Command) -> Callable[[F], click.Command]:
     """Make a function a verb: adds --quiet, --verbose and --progress, and passes a Context first.
 
-    offline: the verb has `--offline` too. The function's docstring is its help.
+    offline: the verb has `--offline` too. cls: click's class for it. The function's docstring is its help.
     """
 
     def decorate(function: F) -> click.Command:
@@ -83,7 +83,7 @@ def verb(*, offline: bool = False) -> Callable[[F], click.Command]:
 
         if offline:
             run = click.option("--offline", is_flag=True, help="Use only what is here already.")(run)
-        return click.command(function.__name__.removesuffix("_verb"))(run)
+        return click.command(cls=cls)(run)
 
     return decorate
 

@@ -29,11 +29,11 @@ def build_direct(context: Context, prepared: Prepared, *, layer_cache: Cache | N
             f"the layer '{blocking.title}' is made by apt inside a Docker build",
             seen="no Docker Engine in use",
             wanted='an engine, or a stack whose system packages are in the lock ([system] resolve = "lock")',
-            hint=f"imagebuilder build {name} --builder docker, or `imagebuilder render {name}` for a machine with Docker",
+            hint=f"imagebuilder build {name} --builder docker, or `imagebuilder render {name}` for elsewhere",
         )
     return build(
         prepared.plan,
-        Inputs(stack=prepared.stack),
+        Inputs(stack=prepared.stack, plan=prepared.plan, workers=context.settings.workers),
         base=_base_image(context, prepared),
         obtain=partial(obtain, context, prepared),
         cache=layer_cache or context.cache,
@@ -49,5 +49,9 @@ def _base_image(context: Context, prepared: Prepared) -> Image | None:
     from imagebuilder.lock.fetch import fetch_base
 
     return fetch_base(
-        prepared.stack, prepared.lock, settings=context.settings, cache=context.cache, reporter=context.reporter
+        prepared.stack,
+        prepared.lock,
+        settings=context.settings,
+        cache=context.cache,
+        reporter=context.reporter,
     )

@@ -28,5 +28,3 @@ def command(context: Context, as_json: bool) -> int:
             if line.fix:
                 say(f"{'':8} {'':{width}}  → {line.fix}")
     return MachineLacks.exit_code if any(line.state == "missing" for line in lines) else 0
-
-

@@ -6,16 +6,27 @@ import click
 
 from imagebuilder.cli.context import Context, json_option, say, say_json, stack_argument, verb
 
+ALL = "*"
 
-@verb(offline=True)
+
+class _Lock(click.Command):
+    """`--upgrade` and `--upgrade=NAME` are one option; a bare one never takes the next word for its value."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, [f"{a}={ALL}" if a == "--upgrade" else a for a in args])
+
+
+@verb(offline=True, cls=_Lock)
 @stack_argument
-@click.option("--upgrade", "everything", is_flag=True, help="Take the newest of everything.")
-@click.option("--upgrade-package", "packages", metavar="NAME", multiple=True, help="Take the newest of this package.")
+@click.option(
+    "--upgrade",
+    metavar="[=NAME]",
+    multiple=True,
+    help="Take the newest of everything, or of this package (may be repeated).",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would change, write nothing.")
 @json_option
-def command(
-    context: Context, stack: str, everything: bool, packages: tuple[str, ...], dry_run: bool, as_json: bool
-) -> None:
+def command(context: Context, *, stack: str, upgrade: tuple[str, ...], dry_run: bool, as_json: bool) -> None:
     """Resolve everything a stack needs to file and sha256, into pylock.NAME.toml.
 
     Prints what changed against the previous lock, and which newer versions were passed over and why. What the
@@ -31,7 +42,8 @@ def command(
 
     loaded = stack_of(context, stack)
     previous = previous_lock(context, loaded)
-    new = lock_now(context, loaded, upgrade=everything or frozenset(canonicalize_name(p) for p in packages))
+    names = {canonicalize_name(name) for name in upgrade if name != ALL}
+    new = lock_now(context, loaded, upgrade=True if ALL in upgrade else names or None)
     changes = describe(previous, new)
     path = own_lock_file(context, loaded)
     if not dry_run:
@@ -39,11 +51,13 @@ def command(
     if as_json:
         changed = [{**asdict(c), "text": str(c)} for c in changes]
         passed = [asdict(p) for p in new.passed_over]
-        say_json("lock", {"path": str(path), "written": not dry_run, "changes": changed, "passed-over": passed})
+        say_json(
+            "lock", {"path": str(path), "written": not dry_run, "changes": changed, "passed-over": passed}
+        )
         return
     for change in changes:
         say(str(change))
-    for passed_over in new.passed_over:
-        say(f"passed over {passed_over.name} {passed_over.version} (chosen: {passed_over.chosen}): {passed_over.why}")
+    for newer in new.passed_over:
+        say(f"passed over {newer.name} {newer.version} (chosen: {newer.chosen}): {newer.why}")
     count = f"{len(new.wheels)} wheels" + (f", {len(new.debs)} Debian packages" if new.debs else "")
     context.reporter.note(f"{path}: {count}" + (" (not written: --dry-run)" if dry_run else ""))

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from imagebuilder.lock.model import DebPackage, Wheel
+    from imagebuilder.lock.question import Upgrade
     from imagebuilder.plan import Plan
     from imagebuilder.values import Digest
 
@@ -82,7 +83,7 @@ def argument_of(context: Context, stack: Stack) -> str:
     return stack.name if stack.path.parent in by_name else str(stack.path)
 
 
-def lock_now(context: Context, stack: Stack, *, upgrade: frozenset[str] | bool = False) -> Lock:
+def lock_now(context: Context, stack: Stack, *, upgrade: Upgrade = None) -> Lock:
     """Resolve, keeping what the previous lock has unless it is to be upgraded. Writes nothing."""
     from imagebuilder.lock.resolve import lock_stack
 
@@ -97,7 +98,7 @@ def lock_now(context: Context, stack: Stack, *, upgrade: frozenset[str] | bool =
 
 
 def prepare(context: Context, argument: str, *, lock_if_missing: bool = False) -> Prepared:
-    """Stack, lock and plan. With `lock_if_missing` a stack without a lock is locked first, and that is said."""
+    """Stack, lock and plan; with `lock_if_missing` a stack without a lock is locked first, and told."""
     from imagebuilder.lock.pylock import write_lock
     from imagebuilder.plan import make_plan
 

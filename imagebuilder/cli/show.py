@@ -61,7 +61,9 @@ def _layers(plan: Plan, *, wheels: bool) -> list[str]:
         lines.append(f"{number:3} {size:>8}  {layer.title}  [{layer.key.short}]")
         if wheels and len(layer.wheels) > 1:
             for planned in sorted(layer.wheels, key=lambda p: p.wheel.name):
-                lines.append(f"    {human(planned.wheel.size):>8}    {planned.wheel.name} {planned.wheel.version}")
+                lines.append(
+                    f"    {human(planned.wheel.size):>8}    {planned.wheel.name} {planned.wheel.version}"
+                )
     return lines
 
 
@@ -75,7 +77,12 @@ def _as_json(prepared: Prepared) -> dict[str, object]:
             "key": layer.key.text,
             "size": layer.size,
             "wheels": [
-                {"name": p.wheel.name, "version": p.wheel.version, "size": p.wheel.size, "patches": len(p.patches)}
+                {
+                    "name": p.wheel.name,
+                    "version": p.wheel.version,
+                    "size": p.wheel.size,
+                    "patches": len(p.patches),
+                }
                 for p in layer.wheels
             ],
             "debs": len(layer.debs),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.option("--most", default=20, show_default=True, help="How many differences to print.")
 @json_option
 def command(
-    context: Context, stack: str, against: Path | None, cold: bool, most: int, as_json: bool
+    context: Context, *, stack: str, against: Path | None, cold: bool, most: int, as_json: bool
 ) -> None:
     """Build again with an empty layer cache and compare the manifests' digests.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
 import subprocess
@@ -10,16 +9,17 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 from imagebuilder.cache import Cache
 from imagebuilder.errors import ImagebuilderError
 from imagebuilder.settings import DEFAULT, Settings, redact
+from imagebuilder.values import Platform
 
 WANTED_SPACE = 25_000_000_000
 """Bytes free: what a whole SGLang stack takes as wheels and layers, with some room."""
 _OLDEST_PYTHON = (3, 10)
 _OLDEST_BUILDKIT_ENGINE = 23
+_SUITE = "bookworm"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ def examine(settings: Settings, cache: Cache, environ: Mapping[str, str]) -> lis
         lambda: _cache_folder(cache),
         lambda: _space(cache),
         lambda: _indexes(settings),
-        lambda: _debian(settings),
+        lambda: _debian(settings, cache),
         lambda: _engine(environ),
         _buildx,
         _gpus,
@@ -63,12 +63,15 @@ def _python() -> Line:
 
 
 def _uv() -> Line:
-    from imagebuilder.lock.uv import uv_version
+    from importlib.util import find_spec
 
-    try:
-        return Line(subject="uv (resolver)", state="ok", seen=uv_version())
-    except ImagebuilderError as error:
-        return Line(subject="uv (resolver)", state="missing", seen=error.what, fix="pip install uv")
+    from imagebuilder.lock.uv import resolver
+
+    if find_spec("uv") is None:
+        return Line(
+            subject="resolver", state="missing", seen="the package uv is not here", fix="pip install uv"
+        )
+    return Line(subject="resolver", state="ok", seen=resolver())
 
 
 def _inflater() -> Line:
@@ -104,15 +107,19 @@ def _space(cache: Cache) -> Line:
     free = shutil.disk_usage(folder).free
     seen = f"{free / 1e9:.0f} GB free for the cache"
     if free < WANTED_SPACE:
-        fix = f"a whole SGLang stack takes about {WANTED_SPACE / 1e9:.0f} GB: free some, or set IMAGEBUILDER_CACHE_DIR"
+        wanted = f"a whole SGLang stack takes about {WANTED_SPACE / 1e9:.0f} GB"
+        fix = f"{wanted}: free some, or set IMAGEBUILDER_CACHE_DIR"
         return Line(subject="disk", state="note", seen=seen, fix=fix)
     return Line(subject="disk", state="ok", seen=seen)
 
 
 def _indexes(settings: Settings) -> list[Line]:
-    from imagebuilder.index.simple import default_url
+    from imagebuilder.index.simple import Indexes
 
-    wanted = {DEFAULT: default_url(settings), **settings.index_urls}
+    wanted = {
+        DEFAULT: Indexes((), settings, Cache(settings.cache_dir)).url_of(DEFAULT),
+        **settings.index_urls,
+    }
     with ThreadPoolExecutor(max_workers=8) as pool:
         return list(pool.map(lambda item: _index(settings, *item), wanted.items()))
 
@@ -127,8 +134,9 @@ def _index(settings: Settings, name: str, url: str) -> Line:
             response = http.request("GET", probe, what=subject, stream=True)
             response.close()
     except ImagebuilderError as error:
-        return Line(subject=subject, state="missing" if name == DEFAULT else "note", seen=str(error.seen or error.what),
-                    fix=error.hint or f"set IMAGEBUILDER_INDEX_{name.upper().replace('-', '_')}_URL to a mirror")  # fmt: skip
+        state = "missing" if name == DEFAULT else "note"
+        fix = error.hint or f"set IMAGEBUILDER_INDEX_{name.upper().replace('-', '_')}_URL to a mirror"
+        return Line(subject=subject, state=state, seen=error.seen or error.what, fix=fix)
     if response.status_code in (401, 403):
         fix = "give a login in ~/.netrc, in the index's address or in keyring"
         return Line(subject=subject, state="note", seen=f"HTTP {response.status_code}", fix=fix)
@@ -136,13 +144,27 @@ def _index(settings: Settings, name: str, url: str) -> Line:
     return Line(subject=subject, state="ok", seen=f"{redact(url)} answers{origin}")
 
 
-def _debian(settings: Settings) -> Line:
-    from imagebuilder.index.debian import describe_mirrors
+def _debian(settings: Settings, cache: Cache) -> Line:
+    """The archive as a bookworm base would use it: reached, and its signature verified."""
+    from imagebuilder.index.debian import Archive
+    from imagebuilder.index.http import session
 
     try:
-        return Line(subject="Debian archive", state="ok", seen=describe_mirrors(settings))
+        with session(settings, pause=lambda _: None) as http:
+            archive = Archive(
+                suite=_SUITE,
+                platform=Platform.parse("linux/amd64"),
+                settings=settings,
+                session=http,
+                cache=cache,
+            )
+            seen = f"{_SUITE} of {archive.date:%Y-%m-%d}, signature verified"
     except ImagebuilderError as error:
-        return Line(subject="Debian archive", state="note", seen=error.what, fix=error.hint)
+        fix = error.hint or "set IMAGEBUILDER_DEBIAN_MIRRORS"
+        return Line(
+            subject="Debian archive", state="note", seen=error.what, fix=f"{fix}; for Debian bases only"
+        )
+    return Line(subject="Debian archive", state="ok", seen=seen)
 
 
 def _engine(environ: Mapping[str, str]) -> Line:
@@ -156,7 +178,9 @@ def _engine(environ: Mapping[str, str]) -> Line:
         client.close()
     except Exception as error:  # the SDK lets many kinds through, and none of them is our business here
         seen = f"none answers ({str(error).splitlines()[0][:120]})"
-        return Line(subject=subject, state="note", seen=seen, fix=f"start dockerd or set DOCKER_HOST; {optional}")
+        return Line(
+            subject=subject, state="note", seen=seen, fix=f"start dockerd or set DOCKER_HOST; {optional}"
+        )
     number = str(version.get("Version", "?"))
     if int(number.partition(".")[0]) < _OLDEST_BUILDKIT_ENGINE:
         fix = "images load and run; `--builder docker` needs Docker 23 or newer"
@@ -166,11 +190,17 @@ def _engine(environ: Mapping[str, str]) -> Line:
 
 def _buildx() -> Line:
     try:
-        found = subprocess.run(["docker", "buildx", "version"], capture_output=True, text=True, timeout=20, check=False)
+        found = subprocess.run(
+            ["docker", "buildx", "version"], capture_output=True, text=True, timeout=20, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
-        return Line(subject="buildx", state="note", seen="no docker command", fix="only needed for --builder docker")
+        return Line(
+            subject="buildx", state="note", seen="no docker command", fix="only needed for --builder docker"
+        )
     if found.returncode:
-        return Line(subject="buildx", state="note", seen="not installed", fix="install Docker's buildx plugin")
+        return Line(
+            subject="buildx", state="note", seen="not installed", fix="install Docker's buildx plugin"
+        )
     return Line(subject="buildx", state="ok", seen=found.stdout.strip())
 
 
@@ -183,7 +213,12 @@ def _gpus() -> Line:
     try:
         found = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
     except subprocess.TimeoutExpired:
-        return Line(subject="GPUs", state="note", seen="nvidia-smi does not answer", fix="look at dmesg for Xid errors")
+        return Line(
+            subject="GPUs",
+            state="note",
+            seen="nvidia-smi does not answer",
+            fix="look at dmesg for Xid errors",
+        )
     if found.returncode:
         return Line(subject="GPUs", state="note", seen=found.stdout.strip() or found.stderr.strip(), fix=fix)
     return Line(subject="GPUs", state="ok", seen="; ".join(found.stdout.strip().splitlines()))

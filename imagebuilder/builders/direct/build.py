@@ -8,20 +8,23 @@ temporary files.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import BinaryIO, cast
 
 from imagebuilder.builders.direct import layers
-from imagebuilder.cache import Cache, storage_errors
+from imagebuilder.cache import Cache, Cancelled, storage_errors
 from imagebuilder.lock.model import DebPackage, Wheel
 from imagebuilder.oci.descriptor import OCI_LAYER_GZIP, Descriptor, ImagePlatform
 from imagebuilder.oci.image import Image, LayerRef
+from imagebuilder.oci.inflate import Buffer
 from imagebuilder.oci.layer import LayerWriter
 from imagebuilder.oci.model import History, ImageConfig, timestamp
 from imagebuilder.plan import VENV, LayerKind, Plan, PlannedLayer, merged_environment
-from imagebuilder.progress import Reporter
+from imagebuilder.progress import Reporter, Task
 from imagebuilder.values import Digest
 
 Obtain = Callable[[Sequence[Wheel], Sequence[DebPackage]], Mapping[Digest, Path]]
@@ -89,25 +92,25 @@ def _make_all(
     with reporter.task(f"building {len(missing)} layers", total=total) as task:
         pool = ThreadPoolExecutor(max_workers=workers)
         try:
-            futures = {layer.key: pool.submit(_make, layer, inputs, cache, task.advance) for layer in order}
-            return {key: future.result() for key, future in futures.items()}
+            futures = {pool.submit(_make, layer, inputs, cache, task): layer.key for layer in order}
+            wait(futures, return_when=FIRST_EXCEPTION)
+            failed = [f for f in futures if f.done() and f.exception()]
+            return {key: future.result() for future, key in futures.items() if future in failed or not failed}
         finally:  # an error or Ctrl-C: what has not begun is given up, what runs ends at its next piece
             inputs.stop.set()
             pool.shutdown(cancel_futures=True)
 
 
-def _make(
-    layer: PlannedLayer, inputs: layers.Inputs, cache: Cache, advance: Callable[[int], None]
-) -> BuiltLayer:
+def _make(layer: PlannedLayer, inputs: layers.Inputs, cache: Cache, task: Task) -> BuiltLayer:
     with cache.lock(f"layer-{_record_key(layer).hex}", inputs.stop.is_set):
         if found := _cached(layer, cache):
-            advance(layer.size)
+            task.advance(layer.size)
             return found
         with cache.temporary() as folder, storage_errors(folder):
             path = folder / "layer"
-            with path.open("wb") as out:
-                writer = LayerWriter(out)
-                layers.write(writer, layer, inputs, folder, advance)
+            with path.open("wb") as file:
+                writer = LayerWriter(cast("BinaryIO", _Watched(file, task, inputs.stop)))
+                layers.write(writer, layer, inputs, folder)
                 blob = writer.finish()
             cache.adopt(path, blob.digest, proven=True)  # hashed while it was written
         record = {
@@ -120,6 +123,20 @@ def _make(
     made = _cached(layer, cache)
     assert made is not None, "a layer that was just written is in the cache"
     return replace(made, cached=False)
+
+
+class _Watched:
+    """A file that tells how much was written, and ends the work when the build was given up."""
+
+    def __init__(self, file: BinaryIO, task: Task, stop: threading.Event) -> None:
+        self._file, self._task, self._stop = file, task, stop
+
+    def write(self, data: Buffer) -> int:
+        if self._stop.is_set():
+            raise Cancelled
+        written = self._file.write(data)
+        self._task.advance(written)
+        return written
 
 
 def _record_key(layer: PlannedLayer) -> Digest:

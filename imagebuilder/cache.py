@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from imagebuilder.errors import ArtefactUnusable, MachineLacks
@@ -29,6 +30,7 @@ _CHUNK = 1 << 20
 _KIND = re.compile(r"[a-z][a-z0-9-]*")
 STALE = 7 * 24 * 3600.0
 """Seconds after which nobody comes back to a partial download or a temporary file."""
+_BIRTH = 60.0  # a temporary folder so young may not have its lock yet
 
 
 @contextlib.contextmanager
@@ -62,11 +64,13 @@ class Cancelled(Exception):
 class Incoming:
     """An artefact that is being written: hashed as it comes, resumed where an earlier try stopped.
 
-    Has a `write` and so can be given to whatever writes to a file. `size`: bytes there so far.
+    Has a `write` and so can be given to whatever writes to a file. `size`: bytes there so far. `resumed`:
+    some of them come from an earlier try. `validator`: the server's name (ETag) for what is being written.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._note = path.with_name(f"{path.name}.validator")
         self.size = 0
         self._hash = hashlib.sha256()
         self._file = path.open("a+b", buffering=0)
@@ -97,14 +101,31 @@ class Incoming:
         self._hash = hashlib.sha256()
         self.size = 0
         self.resumed = False
+        self._note.unlink(missing_ok=True)
+
+    @property
+    def validator(self) -> str:
+        """Empty where none is known."""
+        try:
+            return self._note.read_text(encoding="latin-1")
+        except OSError:
+            return ""
+
+    @validator.setter
+    def validator(self, text: str) -> None:
+        if text != self.validator:  # torn by a kill it fits nothing, and the file begins again: no harm
+            self._note.write_text(text, encoding="latin-1")
 
     def sync(self) -> None:
         """Bring it to the disk."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Leave it as it is."""
+        """Leave it as it is, to be resumed; nothing is left where there is nothing to resume."""
         self._file.close()
+        if not self.size or not self.path.exists():
+            self.path.unlink(missing_ok=True)
+            self._note.unlink(missing_ok=True)
 
 
 class Cache:
@@ -157,8 +178,6 @@ class Cache:
                     self._publish(path, digest)
                 finally:
                     incoming.close()
-                    if not incoming.size:
-                        path.unlink(missing_ok=True)
 
     def adopt(self, path: Path, digest: Digest, *, proven: bool = False) -> Path:
         """Move a file made here (in a folder of `temporary`) to the artefacts, verified.
@@ -171,6 +190,11 @@ class Cache:
             os.fsync(file.fileno())
             self._publish(path, digest)
         return self._artefact_path(digest)
+
+    def partial_bytes(self, digests: Iterable[Digest]) -> int:
+        """How much of these is here already, to be resumed."""
+        paths = (self.root / "partial" / digest.hex for digest in digests)
+        return sum(path.stat().st_size for path in paths if path.is_file())
 
     def verify(self, digest: Digest) -> Path | None:
         """As `artefact`, but read and hashed again; one that has rotted is removed, and None."""
@@ -248,15 +272,19 @@ class Cache:
 
     @contextlib.contextmanager
     def temporary(self) -> Iterator[Path]:
-        """A folder on the cache's file system, removed at the end."""
+        """A folder on the cache's file system, removed at the end; after a kill, by `prune`."""
         folder = self.root / "tmp"
         with storage_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
             made = Path(tempfile.mkdtemp(dir=folder))
+            alive = os.open(made, os.O_RDONLY | os.O_DIRECTORY)
         try:
+            with contextlib.suppress(OSError):  # a file system without locks: then age alone decides
+                fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield made
         finally:
             shutil.rmtree(made, ignore_errors=True)
+            os.close(alive)
 
     @contextlib.contextmanager
     def _temporary_file(self) -> Iterator[tuple[Path, tempfile._TemporaryFileWrapper[bytes]]]:
@@ -283,12 +311,15 @@ class Cache:
             )
 
     def prune(self, now: float, older_than: float = STALE) -> int:
-        """Remove partial downloads and temporary files untouched for so many seconds; bytes freed."""
+        """Remove what killed processes left: temporary folders without an owner, and partial downloads and
+        other temporary files untouched for so many seconds. Bytes freed.
+        """
         freed = 0
         for path in (*self._entries("partial"), *self._entries("tmp")):
             with contextlib.suppress(OSError):  # in use, or removed by another process
                 newest, size = _age_and_size(path)
-                if now - newest < older_than:
+                age = now - newest
+                if age < older_than and not (age > _BIRTH and path.is_dir() and _is_orphan(path)):
                     continue
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
                 freed += size
@@ -315,6 +346,18 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _is_orphan(folder: Path) -> bool:
+    """Whether the process that made this temporary folder is gone (the kernel has released its lock)."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
 
 
 def _age_and_size(path: Path) -> tuple[float, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import time
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,10 +29,10 @@ from imagebuilder.settings import Login, Settings, redact, split_login
 ATTEMPTS = 5
 LONGEST_PAUSE = 60.0
 """Seconds; a server that asks for more in Retry-After is asked again earlier."""
-PAGE_LIMIT = 128 << 20
+PAGE_LIMIT = 64 << 20
 _RETRIED = (429, 500, 502, 503, 504)
 
-Pause = Callable[[float], None]
+Pause = Callable[[float], object]
 
 
 class NotFound(ArtefactUnusable):
@@ -50,7 +50,7 @@ class Unreachable(ArtefactUnusable):
 class _Retry(Retry):
     """urllib3's retries, with a pause that can be replaced and a bounded Retry-After."""
 
-    def __init__(self, *args: Any, pause: Pause = time.sleep, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, pause: Pause, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._pause = pause
 
@@ -69,10 +69,11 @@ class Session(requests.Session):
     error status is returned, see `expect`.
     """
 
-    def __init__(self, settings: Settings, *, logins: bool = True, pause: Pause = time.sleep) -> None:
+    def __init__(self, settings: Settings, *, logins: bool = True, pause: Pause | None = None) -> None:
         super().__init__()
         self.settings = settings
-        self.pause = pause
+        self._given_up = threading.Event()
+        self.pause: Pause = pause or self._given_up.wait
         self.trust_env = False  # the environment was read once, into `settings`
         self.credentials = Credentials(settings) if logins else None
         self.auth = self.credentials
@@ -87,7 +88,7 @@ class Session(requests.Session):
         self.verify = str(settings.ca_bundle) if settings.ca_bundle else True
         retry = _Retry(
             total=ATTEMPTS - 1, connect=2, backoff_factor=0.5, backoff_max=30, raise_on_status=False,
-            status_forcelist=_RETRIED, allowed_methods=("GET", "HEAD", "OPTIONS"), pause=pause,
+            status_forcelist=_RETRIED, allowed_methods=("GET", "HEAD", "OPTIONS"), pause=self.pause,
         )  # fmt: skip
         adapter = HTTPAdapter(pool_connections=32, pool_maxsize=settings.connections + 4, max_retries=retry)
         self.mount("https://", adapter)
@@ -119,6 +120,10 @@ class Session(requests.Session):
         response = self.request(method, url, what=what, stream=True, **kwargs)
         expect(response, what, *statuses)
         return response
+
+    def give_up(self) -> None:
+        """End all pauses, these and later ones: nobody waits for the answers any more."""
+        self._given_up.set()
 
     def back_off(self, attempt: int) -> None:
         """Pause before the attempt after the `attempt`-th failure (from 0) of something larger."""
@@ -155,7 +160,7 @@ class _NoCookies(requests.cookies.cookielib.DefaultCookiePolicy):  # type: ignor
         return False
 
 
-def session(settings: Settings, *, logins: bool = True, pause: Pause = time.sleep) -> Session:
+def session(settings: Settings, *, logins: bool = True, pause: Pause | None = None) -> Session:
     """A session under these settings. logins: from configuration, netrc, keyring (registries have others)."""
     return Session(settings, logins=logins, pause=pause)
 

@@ -196,7 +196,7 @@ class Key:
 class Table(Generic[T]):
     """A table with known keys, made into a record. What has no default in the record is required.
 
-    `make(place, **fields)` where a record is not just its fields; `rules` is added to the schema.
+    `make(place, **fields)` where a record is not just its fields; exactly one key of `one_of` must be there.
     """
 
     record: type[T] | None
@@ -204,11 +204,11 @@ class Table(Generic[T]):
     doc: str = ""
     make: Callable[..., Any] | None = None
     optional: tuple[str, ...] = ()
-    rules: Mapping[str, Any] = field(default_factory=dict)
+    one_of: tuple[str, ...] = ()
 
     def defaults(self) -> dict[str, object]:
         """Defaults of the record by field name."""
-        found: dict[str, object] = dict.fromkeys(self.optional)
+        found: dict[str, object] = dict.fromkeys((*self.optional, *self.one_of))
         for f in fields(self.record) if self.record else ():  # type: ignore[arg-type]
             if f.default is not MISSING:
                 found[f.name] = f.default
@@ -227,6 +227,8 @@ class Table(Generic[T]):
         for name in raw:
             if name not in known:
                 place.child(name).wrong("unknown key", nearest(name, known))
+        if self.one_of and sum(name in raw for name in self.one_of) != 1:
+            place.wrong(f"exactly one of {', '.join(self.one_of)} is wanted")
         for name in self.required():
             if name not in raw:
                 place.child(name).wrong("is missing", known[name].kind.words())
@@ -253,7 +255,9 @@ class Table(Generic[T]):
         schema: Schema = {"type": "object", "additionalProperties": False, "properties": properties}
         if required := list(self.required()):
             schema["required"] = required
-        return schema | dict(self.rules)
+        if self.one_of:
+            schema["oneOf"] = [{"required": [name]} for name in self.one_of]
+        return schema
 
     def words(self) -> str:
         """A table."""

@@ -15,8 +15,8 @@ from imagebuilder.values import Digest
 def resolution_hash(stack: Stack) -> Digest:
     """Over what resolution reads, and nothing else.
 
-    That is target, base, system, resolve, indexes, requirements, overrides, and the patches' contents; not comments,
-    names of layers, reasons, waivers, environment, files, image settings, acceptance, deploy.
+    That is target, base, system, resolve, indexes, requirements, overrides and the patches' contents; not
+    comments, names of layers, reasons, waivers, environment, files, image settings, acceptance, deploy.
     """
     return Digest.of(json.dumps(_read_by_resolution(stack), sort_keys=True, separators=(",", ":")).encode())
 

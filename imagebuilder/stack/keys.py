@@ -47,18 +47,13 @@ from imagebuilder.stack.vocabulary import (
 BASES = ("image", "debian", "oci")
 
 
-def _base(place: Place, **fields: Any) -> model.Base | Wrong:
-    if len(fields) != 1:
-        there = f"{len(fields)} of them" if fields else "none of them"
-        return place.wrong(f"{there} where exactly one of {', '.join(BASES)} is wanted")
+def _base(place: Place, **fields: Any) -> model.Base:
     base: model.Base = next(iter(fields.values()))
     return base
 
 
-def _file(place: Place, **fields: Any) -> model.File | Wrong:
+def _file(place: Place, **fields: Any) -> model.File:
     content, source = fields.pop("content", None), fields.pop("source", None)
-    if (content is None) == (source is None):
-        return place.wrong("exactly one of content and source is wanted")
     if source is not None:
         path, data = source
         return model.File(**fields, source=path, content=data)
@@ -123,8 +118,7 @@ class _Oci:
 BASE: Table[Any] = Table(
     None,
     make=_base,
-    optional=BASES,
-    rules={"minProperties": 1, "maxProperties": 1},
+    one_of=BASES,
     keys=(
         Key(
             "image",
@@ -179,8 +173,7 @@ OVERRIDE = Table(
 FILE = Table(
     model.File,
     make=_file,
-    optional=("content", "source"),
-    rules={"oneOf": [{"required": ["content"]}, {"required": ["source"]}]},
+    one_of=("content", "source"),
     keys=(
         Key("path", ABSOLUTE, "where it is in the image"),
         Key("mode", FileMode(), "its permissions"),
@@ -219,6 +212,7 @@ def _name(item: Any) -> str:
 
 STACK: Table[model.Stack] = Table(
     model.Stack,
+    optional=("deploy",),
     keys=(
         Key("schema", SchemaVersion(), "the form of this file"),
         Key("name", NAME, "the stack's name: of its lock, image and results"),

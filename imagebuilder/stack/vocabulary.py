@@ -92,7 +92,7 @@ def relative_path(text: str) -> str | None:
 NAME = Text(pattern=r"[a-z0-9](?:[a-z0-9_-]{0,62}[a-z0-9])?", form="a name of a-z, 0-9, - and _")
 DNS_LABEL = Text(pattern=r"[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?", form="a DNS label of a-z, 0-9 and -")
 LINE = Text(form="text")
-REASON = Text(form="a reason in words", pattern=r".*\S.*\S.*")
+REASON = Text(form="a reason in words", pattern=r".*\S.*")
 ABSOLUTE = Text(form="an absolute path", forbid=_absolute)
 RELATIVE = Text(form="a path below the stack file's folder", forbid=relative_path)
 PLATFORM = Parsed(parse=Platform.parse, form="a platform", values=("linux/amd64", "linux/arm64"))

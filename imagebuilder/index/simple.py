@@ -39,7 +39,7 @@ _KIND = "simple-page"
 
 @dataclass(frozen=True, kw_only=True)
 class IndexFile:
-    """A wheel or sdist as an index lists it; `url` without login. yanked: the reason, maybe empty, or None."""
+    """A wheel or sdist as an index lists it; `url` without login. yanked: the reason, or None."""
 
     name: str
     version: Version

@@ -1,0 +1,1 @@
+"""What an artefact says about itself: wheels, ELF files, GPU code."""

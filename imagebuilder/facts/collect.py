@@ -1,0 +1,117 @@
+"""Facts of a whole wheel: one pass over its members, from a local file or by ranges."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import IO, cast
+
+from imagebuilder.errors import ArtefactUnusable
+from imagebuilder.facts.elf import ElfFacts, Seekable, read_elf
+from imagebuilder.facts.gpu import FatbinWatch, GpuCode, read_gpu
+from imagebuilder.facts.member import Deflated, Stored
+from imagebuilder.facts.pyloader import LOADER_MODULE, MAX_SOURCE, literals, preloads
+from imagebuilder.facts.record import FileFact, Literal, Preload, WheelFacts
+from imagebuilder.facts.wheel import Wheel
+from imagebuilder.facts.ziparchive import Member
+
+_BINARY = re.compile(r"(\.so(\.[\w.]+)?|\.cubin|\.fatbin|/bin/[^/.]+)$")
+_GPU_FILE = re.compile(r"\.(cubin|fatbin)$")
+_DATA = re.compile(r"^[^/]+\.data/(purelib|platlib|data|scripts|headers)/(.+)$")
+_PREFIX = "../../../"  # from site-packages to the environment: lib/python3.x/site-packages
+
+
+def installed_path(path: str) -> str:
+    """Where a member of a wheel lies once installed, relative to site-packages (spec: `.data` folders)."""
+    match = _DATA.match(path)
+    if not match:
+        return path
+    kind, rest = match.groups()
+    if kind in ("purelib", "platlib"):
+        return rest
+    return _PREFIX + {"data": "", "scripts": "bin/", "headers": "include/"}[kind] + rest
+
+
+def collect(
+    source: IO[bytes], filename: str | None = None, preload_functions: Sequence[tuple[str, str]] = ()
+) -> WheelFacts:
+    """Facts of the wheel in this seekable file, local or remote.
+
+    preload_functions: (module, function) pairs whose preloads are read. A malformed library is a problem of
+    that library and is listed; ArtefactUnusable where the wheel itself cannot be used.
+    """
+    with Wheel.open(source, filename) as wheel:
+        return _Collector(wheel, source, dict(preload_functions)).facts()
+
+
+class _Collector:
+    """Goes through the members of one wheel once."""
+
+    def __init__(self, wheel: Wheel, source: IO[bytes], preload_functions: dict[str, str]) -> None:
+        self._wheel, self._source, self._preload_functions = wheel, source, preload_functions
+        self._elf: dict[str, ElfFacts] = {}
+        self._gpu: dict[str, GpuCode] = {}
+        self._literals: list[Literal] = []
+        self._preloads: list[Preload] = []
+        self._problems: list[tuple[str, str]] = []
+
+    def facts(self) -> WheelFacts:
+        wheel = self._wheel
+        for member in wheel.files:
+            path = installed_path(member.path)
+            if _BINARY.search(path):
+                try:
+                    self._binary(member, path)
+                except ArtefactUnusable as error:
+                    self._problems.append((path, f"{error.what}: {error.seen}"))
+            elif LOADER_MODULE.search(path) and member.size <= MAX_SOURCE:
+                source = wheel.read(member)
+                self._literals.extend(literals(path, source))
+                if path in self._preload_functions:
+                    self._preloads.extend(preloads(source, self._preload_functions[path]))
+        return WheelFacts(
+            metadata=wheel.read(f"{wheel.dist_info}/METADATA").decode("utf-8", "replace"),
+            tags=tuple(wheel.wheel_file().get_all("Tag", [])),
+            scripts=tuple(sorted(e.name for e in wheel.entry_points() if e.group.endswith("_scripts"))),
+            files={installed_path(m.path): FileFact(crc=m.crc, size=m.size) for m in wheel.files},
+            elf=self._elf,
+            gpu=self._gpu,
+            literals=tuple(self._literals),
+            preloads=tuple(self._preloads),
+            problems=tuple(self._problems),
+        )
+
+    def _binary(self, member: Member, path: str) -> None:
+        watch = FatbinWatch()
+        with ExitStack() as stack:
+            file = self._file(member, stack, watch)
+            if not _GPU_FILE.search(path):
+                facts = read_elf(file, path)
+                if facts is None:
+                    return
+                self._elf[path] = facts
+            code = read_gpu(file, path, watch)
+            if code is not None:
+                self._gpu[path] = code
+
+    def _file(self, member: Member, stack: ExitStack, watch: FatbinWatch) -> Seekable:
+        start = self._wheel.archive.data_start(member)
+        source = cast(Seekable, self._source)
+        if member.method == 0:
+            return Stored(source, start, member.size)
+        if member.method == 8:
+            return Deflated(
+                source,
+                start=start,
+                packed=member.compressed,
+                size=member.size,
+                what=member.path,
+                watch=watch.feed,
+            )
+        whole = tempfile.TemporaryFile()  # noqa: SIM115 - closed by the caller's stack
+        stack.enter_context(whole)  # bzip2 and its like: rare, and never large
+        for piece in self._wheel.stream(member):
+            whole.write(piece)
+        return whole

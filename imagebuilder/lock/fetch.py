@@ -146,8 +146,8 @@ def _fetch_base(
     from imagebuilder.oci.base import fetch_layers, resolve_base
 
     ref = replace(lock.base.ref, digest=lock.base.index)
-    base = resolve_base(ref, lock.platform, settings, cache)
-    base = fetch_layers(base, settings, cache, reporter)
+    base = resolve_base(ref, lock.platform, settings=settings, cache=cache)
+    base = fetch_layers(base, settings=settings, cache=cache, reporter=reporter)
     return {layer.descriptor.digest: layer.path for layer in base.image.layers if layer.path is not None}
 
 

@@ -39,7 +39,7 @@ def lock_base(stack: Stack, settings: Settings, cache: Cache, kept: LockedBase |
         return kept
     from imagebuilder.oci.base import resolve_base
 
-    found = resolve_base(base.ref, platform, settings, cache)
+    found = resolve_base(base.ref, platform, settings=settings, cache=cache)
     digest = found.image.digest
     return LockedBase(ref=base.ref, index=found.index or digest, manifest=digest)
 

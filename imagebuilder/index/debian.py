@@ -6,15 +6,15 @@ Where: the mirrors of the configuration; else this machine's own apt sources, as
 
 from __future__ import annotations
 
-import hashlib
+import io
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from imagebuilder.cache import Cache, storage_errors
 from imagebuilder.errors import ArtefactUnusable, Unresolvable
@@ -22,12 +22,10 @@ from imagebuilder.index import debfile, debian_release
 from imagebuilder.index.debian_packages import SCHEMA, DebFile, PackageIndex, fill
 from imagebuilder.index.debian_release import Release
 from imagebuilder.index.debian_sources import read_apt_sources
+from imagebuilder.index.http import Denied, NotFound, Session, Unreachable, fetch
 from imagebuilder.progress import Reporter, Silent
 from imagebuilder.settings import Settings, redact
 from imagebuilder.values import Digest, Platform
-
-if TYPE_CHECKING:
-    from requests import Session
 
 __all__ = ["Archive", "DebFile", "PackageIndex", "Site"]
 
@@ -140,9 +138,9 @@ class Archive:
         for site in sites:
             url = f"{site.url}/dists/{pocket}/InRelease"
             try:
-                data = self._get(url, _MAX_RELEASE)
-            except _Unreachable as error:
-                tried.append(f"{redact(site.url)}: {error}")
+                data = fetch(self._session, url, f"Debian's {pocket}", limit=_MAX_RELEASE).body
+            except (NotFound, Denied, Unreachable) as error:
+                tried.append(error.seen or error.what)
                 continue
             origin = debian_release.claimed_origin(data)
             if origin != "Debian":
@@ -205,9 +203,9 @@ class Archive:
         for pool_path, digest in debian_release.PINNED_KEYRINGS:
             for url in () if self._cache.artefact(digest) else self.addresses(pool_path, self.suite):
                 try:
-                    data = self._get(url, _MAX_KEYRING_PACKAGE)
-                except _Unreachable as error:
-                    tried.append(f"{redact(url)}: {error}")
+                    data = fetch(self._session, url, "Debian's keyring", limit=_MAX_KEYRING_PACKAGE).body
+                except (NotFound, Denied, Unreachable) as error:
+                    tried.append(error.seen or error.what)
                     continue
                 if Digest.of(data) == digest:
                     with self._cache.put_artefact(digest) as incoming:
@@ -258,68 +256,37 @@ class Archive:
             storage_errors(path),
         ):
             if not path.is_file():
-                packed, made = folder / "packages", folder / "made.sqlite"
-                self._download(pocket, name, digest, size, packed)
-                with packed.open("rb") as file, closing(sqlite3.connect(made)) as connection:
-                    member = debfile.Member(compression=name.rpartition(".")[2], offset=0, size=size)
-                    fill(connection, debfile.unpacked(file, member, name, _MAX_PACKAGES), pocket.name)
+                packed = io.BytesIO(self._download(pocket, name, digest, size))
+                member = debfile.Member(compression=name.rpartition(".")[2], offset=0, size=size)
+                made = folder / "made.sqlite"
+                with closing(sqlite3.connect(made)) as connection:
+                    fill(connection, debfile.unpacked(packed, member, name, _MAX_PACKAGES), pocket.name)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 made.replace(path)
         return path
 
-    def _download(self, pocket: _Pocket, name: str, digest: Digest, size: int, out: Path) -> None:
+    def _download(self, pocket: _Pocket, name: str, digest: Digest, size: int) -> bytes:
         """A file of the release, by its hash where the archive has such names, else by its own."""
         folder = f"{pocket.site.url}/dists/{pocket.name}"
         urls = [f"{folder}/{name}"]
         if pocket.release.by_hash:
             urls.insert(0, f"{folder}/{name.rpartition('/')[0]}/by-hash/SHA256/{digest.hex}")
-        problem = ""
-        for url in urls:
-            hashing, seen = hashlib.sha256(), 0
-            try:
-                with (
-                    out.open("wb") as file,
-                    self._reporter.task(f"package list of Debian {pocket.name}", total=size) as task,
-                ):
-                    for chunk in self._chunks(url, size):
-                        hashing.update(chunk)
-                        seen += file.write(chunk)
-                        task.advance(len(chunk))
-            except _Unreachable as error:
-                problem = f"{redact(url)}: {error}"
-                continue
-            if seen == size and hashing.hexdigest() == digest.hex:
-                return
-            problem = f"{redact(url)}: sha256:{hashing.hexdigest()}, {seen} bytes"
+        what = f"the package list of Debian {pocket.name}"
+        problems: list[str] = []
+        with self._reporter.task(what, total=size) as task:
+            for url in urls:
+                try:
+                    data = fetch(self._session, url, what, limit=size).body
+                except ArtefactUnusable as error:
+                    problems.append(error.seen or error.what)
+                    continue
+                task.advance(len(data))
+                if Digest.of(data) == digest:
+                    return data
+                problems.append(f"{redact(url)}: {Digest.of(data)}, {len(data)} bytes")
         raise ArtefactUnusable(
-            f"the package list of Debian {pocket.name} is not what its signed Release says",
-            seen=problem,
+            f"{what} is not what its signed Release says",
+            seen="; ".join(problems),
             wanted=f"{digest}, {size} bytes",
             hint="the mirror is perhaps just being updated: try again in some minutes, or use another mirror",
         )
-
-    # ------------------------------------------------------------------ HTTP
-
-    def _get(self, url: str, limit: int) -> bytes:
-        return b"".join(self._chunks(url, limit))
-
-    def _chunks(self, url: str, limit: int) -> Iterator[bytes]:
-        """The body, at most `limit` bytes. Raises _Unreachable."""
-        import requests
-
-        try:
-            with self._session.get(url, stream=True, headers={"Accept-Encoding": "identity"}) as response:
-                if response.status_code != 200:
-                    raise _Unreachable(f"HTTP {response.status_code} {response.reason}")
-                seen = 0
-                for chunk in response.iter_content(1 << 18):
-                    seen += len(chunk)
-                    if seen > limit:
-                        raise _Unreachable(f"more than {limit} bytes")
-                    yield chunk
-        except requests.RequestException as error:
-            raise _Unreachable(redact(str(error))) from None
-
-
-class _Unreachable(Exception):
-    """One address did not give the file; the next may."""

@@ -200,7 +200,7 @@ class _Closure:
     # ------------------------------------------------------------------ checking and ordering
 
     def refuse_conflicts(self) -> None:
-        """Raises Unresolvable where two packages may not be together; what is there already is taken as it is."""
+        """Unresolvable where two packages may not be together; what is there already is taken as it is."""
         for deb in (*self.selected.values(), *self.present.values()):
             for group in deb.conflicts_groups:
                 for relation in group:

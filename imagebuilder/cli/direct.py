@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from imagebuilder.cli.context import Context
 from imagebuilder.cli.prepare import Prepared, argument_of, obtain
-from imagebuilder.errors import MachineLacks
+from imagebuilder.errors import ArtefactUnusable, MachineLacks
 
 if TYPE_CHECKING:
     from imagebuilder.builders.direct.build import Built
@@ -46,12 +46,26 @@ def _base_image(context: Context, prepared: Prepared) -> Image | None:
     """The base image with its layers in the cache, where the plan stands on one."""
     if prepared.lock.base is None:
         return None
-    from imagebuilder.lock.fetch import fetch_base
+    from dataclasses import replace
 
-    return fetch_base(
-        prepared.stack,
-        prepared.lock,
-        settings=context.settings,
-        cache=context.cache,
-        reporter=context.reporter,
-    )
+    from imagebuilder.oci.base import fetch_layers, read_base, resolve_base
+    from imagebuilder.stack import OciBase
+
+    locked, stack = prepared.lock.base, prepared.stack
+    if isinstance(stack.base, OciBase):
+        assert stack.path is not None
+        base = read_base(stack.path.parent / stack.base.path, prepared.lock.platform, context.cache)
+        if base.index_digest != locked.index:
+            raise ArtefactUnusable(
+                f"the base at {stack.base.path} is not the locked one",
+                seen=base.index_digest.text,
+                wanted=locked.index.text,
+                hint=f"imagebuilder lock {argument_of(context, stack)}",
+            )
+        return base.image
+    assert locked.ref is not None, "only a base on disk has no reference"
+    ref = replace(locked.ref, digest=locked.index)
+    found = resolve_base(ref, prepared.lock.platform, settings=context.settings, cache=context.cache)
+    return fetch_layers(
+        found, settings=context.settings, cache=context.cache, reporter=context.reporter
+    ).image

@@ -14,18 +14,23 @@ def command(context: Context, stack: str, as_json: bool) -> None:
     Wheels are also linked to the folder that the lock names, where pip and uv find them.
     """
     from imagebuilder.cli.prepare import prepare
-    from imagebuilder.lock.fetch import fetch
+    from imagebuilder.lock.fetch import fetch, link_wheels
 
-    prepared = prepare(context, stack)
+    prepared = prepare(context, stack, lock_if_missing=True)
+    folder = prepared.lock_file.parent
     files = fetch(
-        prepared.stack,
-        prepared.lock,
-        prepared.lock_file,
-        settings=context.settings,
-        cache=context.cache,
-        reporter=context.reporter,
+        prepared.lock, prepared.stack, context.settings, context.cache, context.reporter, folder=folder
     )
+    wheels = link_wheels(prepared.lock, context.cache, folder)
     if as_json:
-        say_json("fetch", {"files": {digest.text: str(path) for digest, path in sorted(files.items())}})
+        say_json(
+            "fetch",
+            {
+                "wheels": str(wheels) if wheels else None,
+                "files": {digest.text: str(path) for digest, path in sorted(files.items())},
+            },
+        )
     else:
-        say(f"{len(files)} files of {prepared.stack.name} are here")
+        context.reporter.note(f"{len(files)} files of {prepared.stack.name} are here")
+        if wheels:
+            say(str(wheels))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from imagebuilder.lock.model import DebPackage, Wheel
-    from imagebuilder.lock.question import Upgrade
+    from imagebuilder.lock.kept import Upgrade
     from imagebuilder.plan import Plan
     from imagebuilder.values import Digest
 
@@ -116,15 +116,15 @@ def prepare(context: Context, argument: str, *, lock_if_missing: bool = False) -
 def obtain(
     context: Context, prepared: Prepared, wheels: Sequence[Wheel], debs: Sequence[DebPackage]
 ) -> Mapping[Digest, Path]:
-    """Bring these artefacts into the cache; each one's file by its sha256."""
-    from imagebuilder.lock.fetch import fetch_files
+    """Bring these artefacts of the lock into the cache; each one's file by its sha256."""
+    from imagebuilder.lock.fetch import fetch
 
-    return fetch_files(
+    part = replace(prepared.lock, wheels=tuple(wheels), debs=tuple(debs), base=None)
+    return fetch(
+        part,
         prepared.stack,
-        prepared.lock,
-        wheels=wheels,
-        debs=debs,
-        settings=context.settings,
-        cache=context.cache,
-        reporter=context.reporter,
+        context.settings,
+        context.cache,
+        context.reporter,
+        folder=prepared.lock_file.parent,
     )

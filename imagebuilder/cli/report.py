@@ -29,7 +29,7 @@ def reporter_for(style: str, stream: TextIO, *, quiet: bool = False, verbose: bo
 def human(amount: float, unit: str = "B") -> str:
     """`1.72 GB` for bytes (powers of ten, as registries count), `12 layers` for others."""
     if unit != "B":
-        return f"{amount:.0f} {unit}"
+        return f"{amount:.0f} {unit}" + ("s" if amount != 1 else "")
     for prefix in ("", "k", "M", "G"):
         if amount < 1000:
             return f"{amount:.0f} B" if not prefix else f"{amount:.3g} {prefix}B"

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from imagebuilder.builders.direct import debian
-from imagebuilder.builders.direct.derive import derive_patched
 from imagebuilder.builders.direct.install import mtime_of, write_tree, write_wheels_layer
 from imagebuilder.builders.direct.venv import VenvLayout, venv_skeleton
 from imagebuilder.facts.wheel import Wheel
@@ -76,6 +75,8 @@ def _wheel_file(planned: PlannedWheel, inputs: Inputs, scratch: Path) -> tuple[P
     named.symlink_to(inputs.files[planned.wheel.sha256])
     if not planned.patches:
         return named, planned.wheel.sha256
+    from imagebuilder.builders.direct.derive import derive_patched
+
     patches = [(posixpath.basename(p.path), inputs.patch(p.sha256)) for p in planned.patches]
     derived = scratch / "derived"
     derived.mkdir(exist_ok=True)

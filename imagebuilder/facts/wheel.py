@@ -41,6 +41,11 @@ _NAME_LIMIT, _PATH_LIMIT = 255, 3072  # bytes; ext4's limits, less a prefix
 _HARMFUL = re.compile(r"^[A-Za-z]:|[\\\0]|(?:^|/)\.{0,2}(?:/|$)")
 
 
+def harmful_path(path: str) -> bool:
+    """Whether no file of a wheel may lie here: the path leads out of the wheel, or is ambiguous."""
+    return bool(_HARMFUL.search(path))
+
+
 @dataclass(frozen=True, kw_only=True)
 class EntryPoint:
     """One line of entry_points.txt, as it is written there."""
@@ -239,7 +244,7 @@ def _checked_paths(archive: ZipArchive) -> dict[str, Member]:
     folders: set[str] = set()
     for member in archive.members:
         path = member.path.removesuffix("/")
-        if _HARMFUL.search(path):
+        if harmful_path(path):
             raise archive.bad(f"a file in it has a path that leads astray: {member.path!r}")
         encoded = path.encode()
         if len(encoded) > _PATH_LIMIT or any(len(p) > _NAME_LIMIT for p in encoded.split(b"/")):

@@ -44,6 +44,15 @@ def gzip_member(data: Buffer) -> bytearray:
     return member
 
 
+def raw_deflate(data: Buffer) -> bytearray:
+    """`data` as one raw deflate stream, as zip has it."""
+    import deflate
+
+    _prove()
+    stream: bytearray = deflate.deflate_compress(data, LEVEL)
+    return stream
+
+
 def gzip_members(data: Buffer) -> Iterator[bytearray]:
     """`data` as gzip members of CHUNK bytes each; none for no data."""
     view = memoryview(data)

@@ -19,7 +19,7 @@ import urllib3
 
 from imagebuilder.cache import Cache, Cancelled, Incoming
 from imagebuilder.errors import ArtefactUnusable
-from imagebuilder.index.http import ATTEMPTS, Pause, Session, expect, failure
+from imagebuilder.index.http import ATTEMPTS, Pause, Session, failure
 from imagebuilder.progress import Reporter, Task
 from imagebuilder.settings import Settings, redact
 from imagebuilder.values import Digest
@@ -178,12 +178,12 @@ class _Run:
             headers["Range"] = f"bytes={incoming.size}-"
             if incoming.validator:
                 headers["If-Range"] = incoming.validator
-        response = self._http.request("GET", url, what=wanted.name, stream=True, headers=headers)
+        also = (416,) if incoming.size else ()
+        response = self._http.ask(url, wanted.name, 200, 206, *also, headers=headers)
         with response, self._watched(response):
-            if response.status_code == 416 and incoming.size:  # there is no such place in it: it has changed
+            if response.status_code == 416:  # there is no such place in it: it has changed
                 self._restart(incoming)
                 raise urllib3.exceptions.ProtocolError("the file is shorter than what is here")
-            expect(response, wanted.name, 200, 206)
             total = self._place(response, wanted, incoming)
             for chunk in response.raw.stream(_CHUNK, decode_content=False):
                 if self._stop.is_set():

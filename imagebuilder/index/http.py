@@ -118,7 +118,12 @@ class Session(requests.Session):
     ) -> requests.Response:
         """A streamed answer with one of these statuses (200 if none is given), else the error that fits."""
         response = self.request(method, url, what=what, stream=True, **kwargs)
-        expect(response, what, *statuses)
+        try:
+            expect(response, what, *statuses)
+        except Denied as error:
+            if self.credentials and self.credentials.problem:
+                error.hint += f" ({self.credentials.problem})"
+            raise
         return response
 
     def give_up(self) -> None:

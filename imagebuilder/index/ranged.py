@@ -15,7 +15,7 @@ import requests
 import urllib3
 
 from imagebuilder.errors import ArtefactUnusable
-from imagebuilder.index.http import ATTEMPTS, Session, Unreachable, expect, failure
+from imagebuilder.index.http import ATTEMPTS, Session, Unreachable, failure
 from imagebuilder.settings import redact
 
 BLOCK = 1 << 15
@@ -190,15 +190,12 @@ class RangedFile(io.RawIOBase):
         """One range of at most so many bytes; asked again when the connection drops."""
         for attempt in range(ATTEMPTS):
             headers = {"Range": byte_range, **_PLAIN}
-            with self._http.request(
-                "GET", self._url, what=self.name, stream=True, headers=headers
-            ) as response:
+            with self._http.ask(self._url, self.name, 200, 206, headers=headers) as response:
                 self.requests += 1
                 if response.status_code == 200:
                     raise RangesUnsupported(
                         f"{self.name} cannot be read in parts", seen="the server ignores Range"
                     )
-                expect(response, self.name, 206)
                 try:
                     return self._part(response, most)
                 except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:

@@ -113,9 +113,9 @@ def shown(raw: object, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def not_a(wanted: str, raw: object, place: Place) -> Wrong:
+def not_a(wanted: str, raw: object, place: Place, hint: str = "") -> Wrong:
     """Report a value of another type."""
-    return place.wrong(f"{type_words(raw)} where {wanted} is wanted")
+    return place.wrong(f"{type_words(raw)} where {wanted} is wanted", hint)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +154,7 @@ class Array(Generic[T]):
 
     def words(self) -> str:
         """What it holds."""
-        return f"array of {self.of.words()}"
+        return f"array, each {self.of.words()}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,6 +197,7 @@ class Table(Generic[T]):
     """A table with known keys, made into a record. What has no default in the record is required.
 
     `make(place, **fields)` where a record is not just its fields; exactly one key of `one_of` must be there.
+    `demanded`: keys that must be there although the record has a default.
     """
 
     record: type[T] | None
@@ -205,6 +206,7 @@ class Table(Generic[T]):
     make: Callable[..., Any] | None = None
     optional: tuple[str, ...] = ()
     one_of: tuple[str, ...] = ()
+    demanded: tuple[str, ...] = ()
 
     def defaults(self) -> dict[str, object]:
         """Defaults of the record by field name."""
@@ -217,7 +219,7 @@ class Table(Generic[T]):
     def required(self) -> Iterator[str]:
         """Keys that must be there."""
         defaults = self.defaults()
-        return (key.name for key in self.keys if key.target not in defaults)
+        return (k.name for k in self.keys if k.target not in defaults or k.name in self.demanded)
 
     def read_fields(self, raw: object, place: Place) -> dict[str, Any] | Wrong:
         """The fields that could be read; problems are with the place. A wrong one is there as Wrong."""
@@ -277,8 +279,12 @@ def written(kind: Kind[Any], value: object) -> Any:
 
 def nearest(name: str, known: Collection[str]) -> str:
     """The hint for an unknown name: the nearest known one, or all of them where none is near."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.55)
-    folded = [k for k in known if k.replace("-", "").lower() == re.sub(r"[_-]", "", name).lower()]
-    if folded or close:
-        return f"did you mean {(folded or close)[0]!r}?"
+    if close := closest(name, known):
+        return f"did you mean {close!r}?"
     return "known here: " + ", ".join(sorted(known)) if known else ""
+
+
+def closest(name: str, known: Collection[str]) -> str:
+    """The known name that is most like this one; empty where none is."""
+    folded = [k for k in known if k.replace("-", "").lower() == re.sub(r"[_-]", "", name).lower()]
+    return next(iter(folded or difflib.get_close_matches(name, known, n=1, cutoff=0.55)), "")

@@ -213,6 +213,7 @@ def _name(item: Any) -> str:
 STACK: Table[model.Stack] = Table(
     model.Stack,
     optional=("deploy",),
+    demanded=("schema",),
     keys=(
         Key("schema", SchemaVersion(), "the form of this file"),
         Key("name", NAME, "the stack's name: of its lock, image and results"),

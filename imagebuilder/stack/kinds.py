@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, timezone
 from typing import Any, Generic, TypeVar
 
-from imagebuilder.stack.grammar import Place, Schema, Wrong, nearest, not_a, shown, type_words
+from imagebuilder.stack.grammar import Place, Schema, Wrong, closest, not_a, shown, type_words
 
 T = TypeVar("T")
 
@@ -28,7 +28,8 @@ class Text:
     def read(self, raw: object, place: Place) -> str | Wrong:
         """The text itself."""
         if not isinstance(raw, str):
-            return not_a(self.form, raw, place)
+            number = isinstance(raw, int | float) and not isinstance(raw, bool)
+            return not_a(self.form, raw, place, "write it in quotes" if number else "")
         if not raw and not self.empty:
             return place.wrong(f"empty text where {self.form} is wanted")
         if CONTROL.search(raw.replace("\n", "").replace("\t", "") if self.lines else raw):
@@ -147,7 +148,10 @@ class Choice:
         if not isinstance(raw, str):
             return not_a(self.words(), raw, place)
         if raw not in self.options:
-            return place.wrong(f"{shown(raw)} is not {self.words()}", nearest(raw, self.options))
+            close = closest(raw, self.options)
+            return place.wrong(
+                f"{shown(raw)} is not {self.words()}", f"did you mean {close!r}?" if close else ""
+            )
         return raw
 
     def schema(self) -> Schema:

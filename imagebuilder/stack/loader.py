@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -61,6 +62,10 @@ def _assemble(fields: dict[str, Any], place: Place, path: Path | None) -> Stack:
 
 
 def _parse_toml(data: bytes, file: str) -> dict[str, Any]:
+    if data.startswith(codecs.BOM_UTF8):
+        raise StackInvalid(
+            file, [Problem(key="line 1", message="begins with a byte order mark: save it as UTF-8")]
+        )
     try:
         return tomli.loads(data.decode())
     except UnicodeDecodeError as problem:

@@ -70,7 +70,8 @@ def _debian_is_locked(fields: Fields, place: Place) -> None:
         return
     if "resolve" in written and system.resolve == "build":
         place.at("system.resolve").wrong(
-            '"build" needs an image to run apt in, and a Debian base has none', '"lock"'
+            '"build" needs an image to run apt in, and a Debian base has none',
+            'write "lock", or leave it out',
         )
 
 

@@ -31,6 +31,8 @@ def _requirement(text: str) -> Requirement:
         url = urlsplit(requirement.url)
         if url.scheme != "https" and url.hostname not in LOOPBACK:
             raise ValueError(f"{requirement.name} comes from {url.scheme}:, wanted is an https: address")
+        if url.username or url.password:
+            raise ValueError(f"{requirement.name} comes from an address with a user or password in it")
         if not url.path.endswith(".whl"):
             raise ValueError(
                 f"{requirement.name} comes from an address that is no wheel: only wheels are taken"

@@ -7,7 +7,7 @@ from the default one, so such an override is given as the address of the file th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -56,6 +56,7 @@ def make_question(
 ) -> Asked:
     """The question for this stack. kept: versions to prefer. Reads the listings of bound packages."""
     bindings = bindings_of(stack)
+    _ask_each_index(stack, bindings, indexes)
     cutoffs, bounded = _cutoffs(stack, bindings, indexes, reporter)
     as_of = stack.resolve.as_of
     addressed = {
@@ -79,6 +80,27 @@ def make_question(
         cutoffs=cutoffs,
     )
     return Asked(question=question, addressed=addressed)
+
+
+def _ask_each_index(stack: Stack, bindings: Mapping[NormalizedName, str], indexes: Indexes) -> None:
+    """Read one page of each index: one that refuses or fails is told by us, better than by uv, and a login
+    that only keyring knows is known before uv is started.
+    """
+    for index in (*(i.name for i in stack.indexes), DEFAULT_INDEX):
+        name = next((n for n, bound in bindings.items() if bound == index), None)
+        if name is None and not any(i.name == index and i.explicit for i in stack.indexes):
+            name = next(_unbound(stack, bindings), None)
+        if name is not None:
+            _listed(indexes, name, index)
+
+
+def _unbound(stack: Stack, bindings: Mapping[NormalizedName, str]) -> Iterator[NormalizedName]:
+    """What the stack names and no layer binds to an index."""
+    for layer in stack.layers:
+        for requirement in layer.requirements:
+            name = canonicalize_name(requirement.name)
+            if name not in bindings and requirement.url is None:
+                yield name
 
 
 def _cutoffs(
@@ -105,13 +127,9 @@ def _cutoffs(
 
 def _default_is_dated(stack: Stack, bindings: Mapping[NormalizedName, str], indexes: Indexes) -> bool:
     """Judged by the first package that is asked of the default index and is there."""
-    for layer in stack.layers:
-        for requirement in layer.requirements:
-            name = canonicalize_name(requirement.name)
-            if name not in bindings and requirement.url is None:
-                files = _listed(indexes, name, DEFAULT_INDEX)
-                if files:
-                    return says_upload_times(files)
+    for name in _unbound(stack, bindings):
+        if files := _listed(indexes, name, DEFAULT_INDEX):
+            return says_upload_times(files)
     return True
 
 

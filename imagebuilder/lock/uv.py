@@ -1,9 +1,9 @@
 """Asking uv, the resolver, and understanding its answer: which version of each package, from which index.
 
 It runs hermetically: no configuration but ours, in a temporary folder, in an environment made from the
-Settings. Two traps are met here (FACTS: uv 0.11 to 0.13): `override-dependencies` of a project are ignored
-by `uv pip compile --no-config`, so overrides go in a file; and an override loses the index binding of
-its package, so that an override of a bound package must be an address (`resolve` looks it up).
+Settings. Of the project file, `uv pip compile --no-config` (0.11 to 0.13) reads dependencies, sources and the
+indexes that sources name, nothing else: overrides, default and searched indexes are arguments. Logins are in
+the environment.
 """
 
 from __future__ import annotations
@@ -132,20 +132,12 @@ def parse_answer(text: str) -> tuple[Answer, ...]:
 
 def project_table(question: Question) -> dict[str, object]:
     """The pyproject.toml for uv. Pure."""
-    indexes = [{"name": i.name, "url": i.url, "explicit": i.explicit} for i in question.indexes[:-1]]
-    default = question.indexes[-1]
+    named = [{"name": i.name, "url": i.url, "explicit": i.explicit} for i in question.indexes[:-1]]
+    sources = {name: {"index": index} for name, index in sorted(question.bindings.items())}
+    dependencies = [str(requirement) for requirement in question.requirements]
     return {
-        "project": {
-            "name": PROJECT,
-            "version": "0",
-            "dependencies": [str(r) for r in question.requirements],
-        },
-        "tool": {
-            "uv": {
-                "sources": {name: {"index": index} for name, index in sorted(question.bindings.items())},
-                "index": [*indexes, {"name": default.name, "url": default.url, "default": True}],
-            }
-        },
+        "project": {"name": PROJECT, "version": "0", "dependencies": dependencies},
+        "tool": {"uv": {"sources": sources, "index": named}},
     }
 
 
@@ -168,6 +160,11 @@ def _arguments(question: Question, settings: Settings) -> list[str]:
         *("--emit-index-annotation", "--no-annotate", "--no-header"),
         *("--color", "never", "--no-progress"),
     ]
+    *named, default = question.indexes
+    for index in named:
+        if not index.explicit:
+            arguments += ["--index", f"{index.name}={index.url}"]
+    arguments += ["--default-index", f"{default.name}={default.url}"]
     if question.overrides:
         arguments += ["--overrides", "overrides.txt"]
     if question.as_of is not None:

@@ -34,6 +34,7 @@ _FIELDS = (
     "Provides",
     "Conflicts",
     "Breaks",
+    "Status",
 )
 _FIELD = re.compile(
     ("^(" + "|".join(_FIELDS) + r"):[ \t]*(.*(?:\n[ \t].*)*)").encode(), re.MULTILINE | re.IGNORECASE
@@ -41,6 +42,7 @@ _FIELD = re.compile(
 _PATH = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._~%:-]*(/[A-Za-z0-9+._~%:-]+)*")
 _PRIORITIES = ("required", "important", "standard", "optional", "extra")
 _MAX_STANZA = 1 << 20
+_NO_FILE = Digest.of(b"")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,6 +166,28 @@ class PackageIndex:
                 )
 
 
+def installed(status: bytes) -> tuple[DebFile, ...]:
+    """The installed packages of a dpkg status file, as far as a closure wants to know them (no file)."""
+    found: list[DebFile] = []
+    for stanza in _stanzas([status], "dpkg's status"):
+        fields = _fields(stanza)
+        if fields.get("package") and fields.get("status", "").endswith(" installed"):
+            found.append(
+                DebFile(
+                    name=fields["package"],
+                    version=fields.get("version", ""),
+                    architecture=fields.get("architecture", ""),
+                    path="",
+                    size=0,
+                    sha256=_NO_FILE,
+                    pocket="",
+                    provides=fields.get("provides", ""),
+                    conflicts=", ".join(filter(None, (fields.get("conflicts"), fields.get("breaks")))),
+                )
+            )
+    return tuple(found)
+
+
 class _Newest:
     """Sort key: Debian's version order."""
 
@@ -220,8 +244,12 @@ def _stanzas(chunks: Iterable[bytes], pocket: str) -> Iterator[bytes]:
         yield rest
 
 
+def _fields(stanza: bytes) -> dict[str, str]:
+    return {key.decode().lower(): value.decode("utf-8", "replace") for key, value in _FIELD.findall(stanza)}
+
+
 def _row(stanza: bytes, pocket: str) -> tuple[str | int, ...]:
-    fields = {key.decode().lower(): value.decode("utf-8", "replace") for key, value in _FIELD.findall(stanza)}
+    fields = _fields(stanza)
     name, path = fields.get("package", ""), fields.get("filename", "").removeprefix("./")
     size, sha256 = fields.get("size", ""), fields.get("sha256", "")
     if (

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from imagebuilder.errors import Unresolvable
-from imagebuilder.index.debian_packages import DebFile
+from imagebuilder.facts.image_tree import ImageTree
+from imagebuilder.index.debian_packages import DebFile, installed
 from imagebuilder.index.debian_relations import Relation, Relations
 from imagebuilder.lock.model import DebPackage
 
@@ -72,6 +73,24 @@ def resolve_closure(
         )
         for deb in order
     )
+
+
+def base_packages(tree: ImageTree, suite: str) -> tuple[DebFile, ...]:
+    """What a base image has installed, for `resolve_closure(present=…)`.
+
+    Raises Unresolvable for a base that is not this suite of Debian: its packages would not fit to the base's.
+    """
+    release = (tree.read_file("etc/os-release") or b"").decode("utf-8", "replace")
+    named = dict(line.split("=", 1) for line in release.splitlines() if "=" in line)
+    found = {key: named.get(key, "").strip("\"'") for key in ("ID", "VERSION_CODENAME")}
+    if found != {"ID": "debian", "VERSION_CODENAME": suite}:
+        raise Unresolvable(
+            'the base image is not the Debian whose packages [system] resolve = "lock" would take',
+            seen=" ".join(filter(None, found.values())) or "no os-release",
+            wanted=f"debian {suite}",
+            hint='use resolve = "build" (apt inside the Docker build), or a debian base',
+        )
+    return installed(tree.read_file("var/lib/dpkg/status") or b"")
 
 
 class _Closure:

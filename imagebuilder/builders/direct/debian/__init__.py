@@ -6,11 +6,13 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from imagebuilder.builders.direct.debian.accounts import missing_accounts
 from imagebuilder.builders.direct.debian.database import kept_paths, write_database
 from imagebuilder.builders.direct.debian.effects import apply_effects
 from imagebuilder.builders.direct.debian.lower import EMPTY, Lower
 from imagebuilder.builders.direct.debian.tree import Tree
 from imagebuilder.builders.direct.debian.unpack import Unpacked, unpack_all
+from imagebuilder.index.debian_packages import installed
 from imagebuilder.lock.model import DebPackage
 from imagebuilder.oci.layer import LayerWriter
 
@@ -28,12 +30,14 @@ def write_debian_layer(
     spool: Path | None = None,
     workers: int = 1,
     advance: Callable[[int], None] = lambda size: None,
+    remark: Callable[[str], None] = lambda text: None,
 ) -> None:
     """Unpacks the packages, in their order, into one tree and writes it, sorted by path.
 
     debs: with each package's file, its sha256 already verified. lower: what the layer will lie on.
     spool: a folder for the unpacked archives while this runs (about the size of the layer's tar).
     workers: threads that decompress. advance: told the bytes of each .deb when it is unpacked.
+    remark: told what the layer will lack, because a script that would have made it is not run.
     Files keep the times of their packages; what is made here gets the newest of these, so that the bytes
     depend on the packages only. ArtefactUnusable: a bad package; BuildFailed: packages that collide.
     """
@@ -41,6 +45,8 @@ def write_debian_layer(
         packages = unpack_all(debs, Path(folder), workers, advance)
         tree = merge(packages, lower)
         apply_effects(tree, {package.name: package for package in packages})
+        for text in missing_accounts(packages):
+            remark(text)
         write_database(tree, packages)
         tree.write(writer)
 
@@ -50,10 +56,12 @@ def merge(packages: Sequence[Unpacked], lower: Lower = EMPTY) -> Tree:
     mtime = max((entry.mtime for package in packages for entry in package.entries), default=0)
     tree = Tree(mtime, lower)
     by_name = {package.name: package for package in packages}
+    versions = {deb.name: deb.version for deb in installed(lower.data("var/lib/dpkg/status") or b"")}
+    versions |= {package.name: package.deb.version for package in packages}
 
     def replaces(name: str, other: str) -> bool:
-        mine, its = by_name.get(name), by_name.get(other)
-        return bool(mine and mine.replaces(other, its.deb.version if its else ""))
+        package = by_name.get(name)
+        return package is not None and package.replaces(other, versions[other])
 
     left_out: dict[str, set[str]] = {}
     for package in packages:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 
 from imagebuilder.builders.direct.debian.tree import Tree
 from imagebuilder.builders.direct.debian.unpack import Unpacked
@@ -10,6 +11,10 @@ from imagebuilder.errors import BuildFailed
 
 _DAY = 24 * 3600
 _SHADOW_GID = 42  # static in Debian (base-passwd)
+_CREATES = re.compile(
+    r"^\s*(?:\w+ && )*(?:adduser|useradd|addgroup|groupadd|systemd-sysusers)\s", re.MULTILINE
+)
+_DONE = {"apt", "passwd", "base-passwd"}  # theirs are in base-passwd's masters
 
 
 def make_accounts(tree: Tree, packages: Mapping[str, Unpacked]) -> None:
@@ -56,6 +61,16 @@ def group_id(tree: Tree, name: str) -> int:
         if fields[0] == name:
             return int(fields[2])
     return 0
+
+
+def missing_accounts(packages: Iterable[Unpacked]) -> Iterator[str]:
+    """What to tell about packages whose postinst would create accounts of their own (a service's user)."""
+    for package in packages:
+        if package.name not in _DONE and _CREATES.search(package.script("postinst")):
+            yield (
+                f"the Debian package {package.name} creates accounts when it is configured, which is not done: "
+                f"`apt-get install --reinstall {package.name}` in the image does it"
+            )
 
 
 def make_shells(tree: Tree, packages: Mapping[str, Unpacked]) -> None:

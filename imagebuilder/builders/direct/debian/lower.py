@@ -1,4 +1,4 @@
-"""What lies below a layer of Debian packages: nothing, or the layers of a base."""
+"""What lies below a layer of Debian packages: nothing, or a base image (`facts.image_tree.ImageTree`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Lower(Protocol):
     def target(self, path: str) -> str:
         """Of a symbolic link."""
 
-    def read(self, path: str) -> bytes | None:
+    def data(self, path: str) -> bytes | None:
         """A file's bytes, as far as they are kept."""
 
     def owner(self, path: str) -> str:
@@ -32,7 +32,7 @@ class _Nothing:
     def target(self, path: str) -> str:
         return ""
 
-    def read(self, path: str) -> bytes | None:
+    def data(self, path: str) -> bytes | None:
         return None
 
     def owner(self, path: str) -> str:

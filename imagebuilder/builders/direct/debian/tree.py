@@ -146,7 +146,7 @@ class Tree:
         entry = self.entries.get(at)
         if entry:
             return entry.content.read() if entry.content else None
-        return self.lower.read(at)
+        return self.lower.data(at)
 
     def below(self, folder: str) -> list[str]:
         """The names in a folder, sorted, this layer's and the lower one's."""

@@ -78,7 +78,7 @@ def main(argv: list[str] | None = None) -> None:
 def run(argv: list[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     try:
-        result = cli.main(args=argv, standalone_mode=False)
+        result = cli.main(args=argv, prog_name="imagebuilder", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         return error.exit_code

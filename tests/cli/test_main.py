@@ -1,0 +1,148 @@
+"""The command line's frame: help, exit codes, and what is never shown to a user."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+import click
+import pytest
+
+from imagebuilder.cli import main as frame
+from imagebuilder.cli.main import VERBS
+from imagebuilder.errors import ArtefactUnusable
+from tests.cli.conftest import Outcome
+
+Call = Callable[..., Outcome]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_is_there_and_has_help(verb: str, imagebuilder: Call) -> None:
+    assert isinstance(import_module(f"imagebuilder.cli.{verb}").command, click.Command)
+    outcome = imagebuilder(verb, "--help")
+    assert outcome.code == 0
+    assert f"Usage: imagebuilder {verb}" in outcome.out
+
+
+def test_the_verbs_of_help_are_the_files() -> None:
+    files = {p.stem for p in Path(frame.__file__).parent.glob("*.py")}
+    with_command = {
+        name
+        for name in files - {"__init__", "main"}
+        if hasattr(import_module(f"imagebuilder.cli.{name}"), "command")
+    }
+    assert with_command == set(VERBS)
+
+
+def test_an_unknown_verb_names_the_nearest(imagebuilder: Call) -> None:
+    outcome = imagebuilder("buidl", "demo")
+    assert outcome.code == 2
+    assert "'build'" in outcome.err
+
+
+def test_an_unknown_stack_says_where_it_looked(imagebuilder: Call) -> None:
+    outcome = imagebuilder("show", "dmeo")
+    assert outcome.code == 2
+    assert "stacks/NAME.toml" in outcome.err
+    assert "demo" in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_a_broken_stack_lists_every_problem(imagebuilder: Call) -> None:
+    Path("stacks").mkdir()
+    Path("stacks/bad.toml").write_text(
+        'schema = 1\nname = "bad"\n[targt]\npython = 3\n[base]\ndebian = { suite = 7 }\n'
+    )
+    outcome = imagebuilder("build", "bad")
+    assert outcome.code == 3
+    assert "targt" in outcome.err
+    assert "target" in outcome.err
+    assert "suite" in outcome.err
+    assert not Path("images").exists()
+
+
+def test_a_stack_without_lock_is_not_locked_when_that_is_forbidden(imagebuilder: Call) -> None:
+    imagebuilder("init", "demo")
+    Path("stacks/pylock.demo.toml").unlink(missing_ok=True)
+    stack = Path("stacks/demo.toml")
+    stack.rename("stacks/mine.toml")
+    text = Path("stacks/mine.toml").read_text().replace('name = "demo"', 'name = "mine"')
+    Path("stacks/mine.toml").write_text(text)
+    outcome = imagebuilder("build", "mine", "--locked")
+    assert outcome.code == 4
+    assert "imagebuilder lock mine" in outcome.err
+
+
+def test_a_stale_lock_stops_the_build_and_says_what_changed(imagebuilder: Call) -> None:
+    imagebuilder("init", "demo")
+    stack = Path("stacks/demo.toml")
+    stack.write_text(stack.read_text().replace('"fastapi==', '"idna==3.10", "fastapi=='))
+    outcome = imagebuilder("build", "demo", "--offline")
+    assert outcome.code == 4
+    assert "imagebuilder lock demo" in outcome.err
+    assert not Path("images").exists()
+
+
+def test_a_comment_or_a_waiver_does_not_make_a_lock_stale(imagebuilder: Call) -> None:
+    imagebuilder("init", "demo")
+    stack = Path("stacks/demo.toml")
+    text = stack.read_text() + '\n# a comment\n[[waive]]\ncode = "gpu.none"\nreason = "there is none"\n'
+    stack.write_text(text)
+    assert imagebuilder("show", "demo").code == 0
+
+
+def test_an_offline_build_without_files_says_how_to_get_them(imagebuilder: Call) -> None:
+    outcome = imagebuilder("build", "demo", "--offline")
+    assert outcome.code == 13
+    assert "imagebuilder fetch demo" in outcome.err
+    assert not Path("images").exists()
+
+
+def test_a_stack_that_needs_an_engine_is_refused_with_the_way_out(imagebuilder: Call) -> None:
+    outcome = imagebuilder("build", "cu128")
+    assert outcome.code == 6
+    assert "--builder docker" in outcome.err
+
+
+def test_a_bug_is_said_to_be_one(imagebuilder: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(*arguments: object) -> None:
+        raise KeyError("oops")
+
+    monkeypatch.setattr("imagebuilder.cli.prepare.stack_of", crash)
+    outcome = imagebuilder("show", "demo")
+    assert outcome.code == 1
+    assert "please report" in outcome.err
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), click.exceptions.Abort()])
+def test_an_interrupt_is_130(
+    error: BaseException, imagebuilder: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*arguments: object) -> None:
+        raise error
+
+    monkeypatch.setattr("imagebuilder.cli.prepare.stack_of", interrupt)
+    assert imagebuilder("show", "demo").code == 130
+
+
+def test_a_full_disk_is_the_machines_fault(imagebuilder: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(28, "No space left on device", "/somewhere")
+
+    monkeypatch.setattr("imagebuilder.cli.prepare.stack_of", full)
+    outcome = imagebuilder("show", "demo")
+    assert outcome.code == 6
+    assert "/somewhere" in outcome.err
+
+
+def test_an_error_goes_to_stderr_and_nothing_to_stdout(
+    imagebuilder: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise ArtefactUnusable("torch is gone", seen="404", hint="imagebuilder lock demo")
+
+    monkeypatch.setattr("imagebuilder.cli.prepare.stack_of", fail)
+    outcome = imagebuilder("show", "demo")
+    assert (outcome.code, outcome.out) == (13, "")
+    assert outcome.err == "imagebuilder: torch is gone\n  seen:   404\n  next:   imagebuilder lock demo\n"

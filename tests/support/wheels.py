@@ -87,6 +87,7 @@ class Raw:
     extra: bytes = b""
     offset: int | None = None
     local: Mapping[str, object] = field(default_factory=dict)
+    extra_length: int | None = None
     descriptor: bytes = b""
     gap: bytes = b""
 
@@ -107,7 +108,9 @@ class Raw:
         )
 
 
-def raw_zip(entries: list[Raw], *, count: int | None = None, comment: bytes = b"", trailing: bytes = b"") -> bytes:
+def raw_zip(
+    entries: list[Raw], *, count: int | None = None, comment: bytes = b"", trailing: bytes = b""
+) -> bytes:
     """A zip archive of these entries, lies included."""
     body, directory = b"", b""
     for entry in entries:
@@ -115,7 +118,16 @@ def raw_zip(entries: list[Raw], *, count: int | None = None, comment: bytes = b"
         body += entry.gap
         offset = len(body) if entry.offset is None else entry.offset
         body += struct.pack(
-            "<4s5H3L2H", b"PK\3\4", 20, told.flags, told.method, 0, 33, *told.fields(), len(told.name), len(told.extra)
+            "<4s5H3L2H",
+            b"PK\3\4",
+            20,
+            told.flags,
+            told.method,
+            0,
+            33,
+            *told.fields(),
+            len(told.name),
+            len(told.extra) if told.extra_length is None else told.extra_length,
         )
         body += told.name + told.extra + entry.payload() + entry.descriptor
         directory += struct.pack(
@@ -132,7 +144,10 @@ def raw_wheel_entries(name: str = "sample", version: str = "1.0") -> list[Raw]:
     """The three files that every wheel has."""
     info = f"{name}-{version}.dist-info".encode()
     return [
-        Raw(name=info + b"/METADATA", data=f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode()),
+        Raw(
+            name=info + b"/METADATA",
+            data=f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode(),
+        ),
         Raw(name=info + b"/WHEEL", data=b"Wheel-Version: 1.0\nTag: py3-none-any\n"),
         Raw(name=info + b"/RECORD", data=info + b"/RECORD,,\n"),
     ]

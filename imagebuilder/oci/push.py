@@ -63,18 +63,20 @@ def push_image(
     def push_layer(layer: LayerRef, task: Task) -> str:
         check()
         digest, size = layer.descriptor.digest, layer.descriptor.size
+        bodies: list[FileBody] = []
 
         def body() -> FileBody:
-            path = layer.path or (fetch(layer) if fetch else None)
-            if path is None:
-                raise PushFailed(
-                    f"layer {digest} is neither on this machine nor in {registry.host}/{repository}"
-                )
-            return FileBody(path, size, task.advance, check)
+            if not bodies:
+                path = layer.path or (fetch(layer) if fetch else None)
+                if path is None:
+                    raise PushFailed(
+                        f"layer {digest} is neither on this machine nor in {registry.host}/{repository}"
+                    )
+                bodies.append(FileBody(path, size, task.advance, check))
+            return bodies[0]
 
         outcome = registry.push_blob(repository, digest, body, mount_from=mount_from)
-        if outcome != "pushed":
-            task.advance(size)
+        task.advance(size - sum(b.sent for b in bodies))  # what did not have to be sent
         return outcome
 
     with (

@@ -136,7 +136,7 @@ class Transport:
         except ValueError:
             scheme, host, url = "", "", ""
         if scheme not in ("http", "https") or not host:
-            raise problems.misbehaves(errand, self.host, "it leads to an address that is not http or https")
+            raise self._leads_astray(errand)
         if scheme == "http" and not (is_loopback(host) and urlsplit(base).scheme == "http"):
             raise problems.misbehaves(
                 errand,
@@ -226,8 +226,13 @@ class Transport:
             if self.http.settings.offline:
                 raise
             raise self.broken(errand, exc.seen) from None
+        except ValueError:  # requests parses a Location even where it does not follow it
+            raise self._leads_astray(errand) from None
         except (ConnectionError, TimeoutError) as exc:  # from the socket, past requests, while a body is sent
             raise self.broken(errand, exc.strerror or str(exc)) from None
+
+    def _leads_astray(self, errand: Errand) -> ImagebuilderError:
+        return problems.misbehaves(errand, self.host, "it leads to an address that is not http or https")
 
     def _refused(self, errand: Errand, response: requests.Response) -> ImagebuilderError:
         try:

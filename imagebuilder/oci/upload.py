@@ -7,7 +7,6 @@ reliably: some registries ignore Content-Range, some drop later chunks, some can
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlencode, urlsplit
@@ -28,36 +27,41 @@ Body = bytes | Stream | Callable[[], Stream]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
 class FileBody:
-    """A file of `size` bytes that is sent. advance: hears of bytes sent (below zero: to be sent again).
+    """A file of `size` bytes that is sent, from its beginning each time.
 
-    check: called before every piece; what it raises ends the upload.
+    advance: hears of bytes sent (below zero: they are sent again). check: called before every piece; what it
+    raises ends the upload. sent: bytes of the latest try.
     """
 
-    path: Path
-    size: int
-    advance: Callable[[int], None] = lambda amount: None
-    check: Callable[[], None] = lambda: None
+    def __init__(
+        self,
+        path: Path,
+        size: int,
+        advance: Callable[[int], None] = lambda amount: None,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.sent = 0
+        self._path = path
+        self._size = size
+        self._advance = advance
+        self._check = check
 
     def __len__(self) -> int:
-        return self.size
+        return self._size
 
     def __iter__(self) -> Iterator[bytes]:
-        sent = 0
-        with self.path.open("rb") as file:
-            try:
-                while sent < self.size and (piece := file.read(min(_PIECE, self.size - sent))):
-                    self.check()
-                    yield piece
-                    sent += len(piece)
-                    self.advance(len(piece))
-            except BaseException:  # GeneratorExit too: the connection broke, or an answer came early
-                self.advance(-sent)
-                raise
-        if sent < self.size:
+        self._advance(-self.sent)
+        self.sent = 0
+        with self._path.open("rb") as file:
+            while self.sent < self._size and (piece := file.read(min(_PIECE, self._size - self.sent))):
+                self._check()
+                yield piece
+                self.sent += len(piece)
+                self._advance(len(piece))
+        if self.sent < self._size:
             raise ArtefactUnusable(
-                f"{self.path} is too short", seen=f"{sent} bytes", wanted=f"{self.size} bytes"
+                f"{self._path} is too short", seen=f"{self.sent} bytes", wanted=f"{self._size} bytes"
             )
 
 

@@ -154,10 +154,9 @@ class _Run:
         incoming.restart()
 
     def _transfer(self, url: str, wanted: Wanted, incoming: Incoming) -> None:
-        """Append what is missing, over as many connections as it takes."""
-        attempt = 0
+        """Append what is missing, over as many connections as it takes while they bring anything new."""
+        attempt, furthest = 0, incoming.size
         while True:
-            before = incoming.size
             try:
                 self._connection(url, wanted, incoming)
                 return
@@ -166,7 +165,8 @@ class _Run:
                     raise _Stopped from None
                 if isinstance(error, OSError) and not isinstance(error, _NETWORK):
                     raise  # the disk
-                attempt = 0 if incoming.size - before >= _PROGRESS else attempt + 1
+                attempt = 0 if incoming.size - furthest >= _PROGRESS else attempt + 1
+                furthest = max(furthest, incoming.size)
                 if attempt >= ATTEMPTS:
                     raise failure(error, url, wanted.name) from None
                 self._http.back_off(attempt)
@@ -181,7 +181,9 @@ class _Run:
         also = (416,) if incoming.size else ()
         response = self._http.ask(url, wanted.name, 200, 206, *also, headers=headers)
         with response, self._watched(response):
-            if response.status_code == 416:  # there is no such place in it: it has changed
+            if response.status_code == 416:  # it ends here, or before
+                if response.headers.get("Content-Range") == f"bytes */{incoming.size}":
+                    return
                 self._restart(incoming)
                 raise urllib3.exceptions.ProtocolError("the file is shorter than what is here")
             total = self._place(response, wanted, incoming)

@@ -157,7 +157,7 @@ def test_with_a_wrong_login(
 ) -> None:
     guarded = replace(guarded, password=f"{PASSWORD}-canary")
     settings = replace(settings, docker_config=guarded.docker_config(tmp_path / "docker"))
-    with pytest.raises(ArtefactUnusable, match="(?s)login.*not valid.*docker login") as caught:
+    with pytest.raises(ArtefactUnusable, match=r"(?s)login.*not valid.*docker login") as caught:
         connect(guarded, settings).manifest(repository, "1.0")
     assert "canary" not in str(caught.value)
 

@@ -36,12 +36,14 @@ def fetch(
     reporter: Reporter,
     *,
     folder: Path | None = None,
+    base: bool = False,
 ) -> dict[Digest, Path]:
     """Bring what is missing; the files in the cache by digest.
 
     folder: where the lock lies. A wheel that is there already at its `path` is taken (and verified) instead
-    of a download; `link_wheels` puts the others there. Raises ArtefactUnusable for a file that is gone,
-    replaced or cannot be reached, MachineLacks for a full disk.
+    of a download; `link_wheels` puts the others there. base: the layers of an image base as well, which the
+    direct builder needs (not where apt runs during the build: then there is no direct build).
+    Raises ArtefactUnusable for a file that is gone, replaced or cannot be reached, MachineLacks for a full disk.
     """
     if folder is not None:
         _adopt_wheels(lock, cache, folder)
@@ -54,7 +56,7 @@ def fetch(
         archive = archive_of(stack, settings, cache, http, reporter)
         wanted += [_wanted_deb(deb, lock, archive, http) for deb in lock.debs]
     found = fetch_all(wanted, cache, settings, reporter)
-    return found | _fetch_base(lock, stack, settings, cache, reporter)
+    return found | _fetch_base(lock, stack, settings, cache, reporter) if base else found
 
 
 def missing(lock: Lock, cache: Cache) -> list[Wheel | DebPackage]:

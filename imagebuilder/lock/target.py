@@ -101,12 +101,12 @@ class TargetFacts:
 
 
 def manylinux_platforms(machine: str, glibc_minor: int) -> Iterator[str]:
-    """Platform tags from the newest that this glibc (2.MINOR) runs to plain `linux_MACHINE`."""
-    for minor in range(glibc_minor, _OLDEST.get(machine, 17) - 1, -1):
+    """Platform tags in pip's order: `linux_MACHINE`, then from the newest that this glibc (2.MINOR) runs."""
+    yield f"linux_{machine}"
+    for minor in range(glibc_minor, _OLDEST[machine] - 1, -1):
         yield f"manylinux_2_{minor}_{machine}"
         if minor in _LEGACY:
             yield f"{_LEGACY[minor]}_{machine}"
-    yield f"linux_{machine}"
 
 
 def target_facts(stack: Stack) -> TargetFacts:

@@ -111,7 +111,7 @@ def test_an_override_of_a_bound_package_that_its_index_has_not(world: World) -> 
     world.put("kernel", "0.6.4")
     world.put("app", "1.0", requires=["kernel"])
     override = '\n[[override]]\nrequirement = "kernel==0.6.4"\nreason = "a test"\n'
-    with pytest.raises(Unresolvable, match="override kernel==0.6.4 has no wheel") as caught:
+    with pytest.raises(Unresolvable, match="has no wheel for the target on index vendor") as caught:
         world.lock(world.stack("app", top=toml + bound_layer("vendor", "kernel") + override))
     assert "0.6.3+cu130" in caught.value.seen
 
@@ -205,7 +205,7 @@ def test_the_targets_python_and_glibc_decide_not_this_machines(world: World) -> 
         world.put("kernel", "1.0", tag=tag)
     assert "cp39" in world.lock(world.stack("kernel", python="3.9")).by_name["kernel"].filename
     assert "cp313" in world.lock(world.stack("kernel", python="3.13")).by_name["kernel"].filename
-    with pytest.raises(Unresolvable, match="kernel==1.0 has no wheel|kernel has no wheel") as caught:
+    with pytest.raises(Unresolvable, match="has no wheel for CPython 3") as caught:
         world.lock(world.stack("kernel", python="3.13", target='glibc = "2.31"'))
     assert "manylinux_2_34" in caught.value.hint
 

@@ -15,12 +15,18 @@ import requests
 import urllib3
 
 from imagebuilder.errors import ArtefactUnusable
-from imagebuilder.index.http import ATTEMPTS, Session, Unreachable, failure
+from imagebuilder.index.http import ATTEMPTS, Session, failure
 from imagebuilder.settings import redact
 
 BLOCK = 1 << 15
 _LARGEST_REQUEST = 4 << 20
 _KEPT_BLOCKS = 512  # 16 MiB
+_ANSWERS = (
+    206,
+    200,
+    416,
+    501,
+)  # the last three: it cannot, and does as if nothing had been asked, or says so
 _PLAIN = {"Accept-Encoding": "identity"}
 
 
@@ -146,7 +152,7 @@ class RangedFile(io.RawIOBase):
         """Fetch the last bytes; the size of the file."""
         try:
             part = self._get(f"bytes=-{tail}", tail)
-        except (RangesUnsupported, Unreachable):  # some servers have ranges, but not from the end
+        except RangesUnsupported:  # some servers have ranges, but not from the end
             size = self._ask_size()
             part = self._get(f"bytes={max(0, size - tail)}-{size - 1}", tail)
         if part.end != part.size:
@@ -190,12 +196,11 @@ class RangedFile(io.RawIOBase):
         """One range of at most so many bytes; asked again when the connection drops."""
         for attempt in range(ATTEMPTS):
             headers = {"Range": byte_range, **_PLAIN}
-            with self._http.ask(self._url, self.name, 200, 206, headers=headers) as response:
+            with self._http.ask(self._url, self.name, *_ANSWERS, headers=headers) as response:
                 self.requests += 1
-                if response.status_code == 200:
-                    raise RangesUnsupported(
-                        f"{self.name} cannot be read in parts", seen="the server ignores Range"
-                    )
+                if response.status_code != 206:
+                    seen = f"HTTP {response.status_code} for a Range"
+                    raise RangesUnsupported(f"{self.name} cannot be read in parts", seen=seen)
                 try:
                     return self._part(response, most)
                 except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:

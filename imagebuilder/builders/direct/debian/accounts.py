@@ -68,7 +68,7 @@ def missing_accounts(packages: Iterable[Unpacked]) -> Iterator[str]:
     for package in packages:
         if package.name not in _DONE and _CREATES.search(package.script("postinst")):
             yield (
-                f"the Debian package {package.name} creates accounts when it is configured, which is not done: "
+                f"the Debian package {package.name} creates accounts when configured, which is not done: "
                 f"`apt-get install --reinstall {package.name}` in the image does it"
             )
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import requests
 import urllib3
@@ -133,6 +133,13 @@ class Session(requests.Session):
     def back_off(self, attempt: int) -> None:
         """Pause before the attempt after the `attempt`-th failure (from 0) of something larger."""
         self.pause(min(0.5 * 2**attempt, 30.0))
+
+    def get_redirect_target(self, resp: requests.Response) -> str | None:
+        """Where the answer sends us: only to other servers, never to files of this machine."""
+        target = super().get_redirect_target(resp)
+        if target and urlsplit(urljoin(resp.url, target)).scheme not in ("http", "https"):
+            raise requests.exceptions.InvalidSchema("it redirects to something that is no server")
+        return target
 
     # ---- what requests would read from os.environ, and where it would send credentials
 

@@ -105,5 +105,11 @@ def _answer(
     response.request = request
     response.url = request.url or ""
     response.headers.update(headers or {})
-    response.raw = HTTPResponse(body or io.BytesIO(), headers=headers, status=status, preload_content=False)
+    response.raw = HTTPResponse(
+        body or io.BytesIO(),
+        headers=headers,
+        status=status,
+        preload_content=False,
+        request_method=request.method,
+    )
     return response

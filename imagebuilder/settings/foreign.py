@@ -22,7 +22,7 @@ Setting = tuple[str, str]  # (value, where it was found)
 class Given:
     """Where to look. `root`: where /etc is; `prefix`: the Python environment (a site pip.conf lies there)."""
 
-    environ: Mapping[str, str]
+    variables: Mapping[str, str]
     home: Path
     root: Path
     prefix: Path
@@ -30,19 +30,19 @@ class Given:
     @property
     def config_home(self) -> Path:
         """The user's configuration folder (XDG)."""
-        return Path(self.environ.get("XDG_CONFIG_HOME") or self.home / ".config")
+        return Path(self.variables.get("XDG_CONFIG_HOME") or self.home / ".config")
 
     @property
     def config_dirs(self) -> list[Path]:
         """The system's configuration folders (XDG), the most important first."""
-        named = [Path(p) for p in self.environ.get("XDG_CONFIG_DIRS", "").split(os.pathsep) if p]
+        named = [Path(p) for p in self.variables.get("XDG_CONFIG_DIRS", "").split(os.pathsep) if p]
         return named or [self.root / "etc/xdg"]
 
 
 def uv_default_index(given: Given) -> Setting | None:
     """uv's default index: environment, the user's uv.toml, the system's. ValueError: a broken file."""
     for variable in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"):
-        if value := given.environ.get(variable):
+        if value := given.variables.get(variable):
             return _without_name(value), variable
     for path in _uv_files(given):
         try:
@@ -57,9 +57,9 @@ def uv_default_index(given: Given) -> Setting | None:
 
 
 def _uv_files(given: Given) -> list[Path]:
-    if given.environ.get("UV_NO_CONFIG", "").lower() in ("1", "true", "yes", "on"):
+    if given.variables.get("UV_NO_CONFIG", "").lower() in ("1", "true", "yes", "on"):
         return []
-    if named := given.environ.get("UV_CONFIG_FILE"):
+    if named := given.variables.get("UV_CONFIG_FILE"):
         return [Path(named)]
     system = [*given.config_dirs, given.root / "etc"]
     return [folder / "uv" / "uv.toml" for folder in (given.config_home, *system)]
@@ -89,7 +89,7 @@ def pip_setting(given: Given, option: str) -> Setting | None:
     ValueError: a file that pip could not read either. Source: pip's documentation, "Configuration".
     """
     variable = "PIP_" + option.upper().replace("-", "_")
-    if value := given.environ.get(variable):
+    if value := given.variables.get(variable):
         return value, variable
     for path in _pip_files(given):
         parser = configparser.RawConfigParser()
@@ -109,7 +109,7 @@ def pip_setting(given: Given, option: str) -> Setting | None:
 
 def _pip_files(given: Given) -> Iterator[Path]:
     """The most important first."""
-    named = given.environ.get("PIP_CONFIG_FILE", "")
+    named = given.variables.get("PIP_CONFIG_FILE", "")
     if named == os.devnull:
         return
     if named:
@@ -125,7 +125,7 @@ def _pip_files(given: Given) -> Iterator[Path]:
 def ca_bundle(given: Given) -> Setting | None:
     """The file of certificates that other programs here are told to trust."""
     for variable in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "CURL_CA_BUNDLE"):
-        if value := given.environ.get(variable):
+        if value := given.variables.get(variable):
             return value, variable
     try:
         return pip_setting(given, "cert")

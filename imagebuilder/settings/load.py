@@ -47,7 +47,7 @@ def load(
     path = reading.config(environ, config_file)
     reading.environment(environ)
     values = reading.values
-    given = foreign.Given(environ=environ, home=home, root=root, prefix=prefix or Path(sys.prefix))
+    given = foreign.Given(variables=environ, home=home, root=root, prefix=prefix or Path(sys.prefix))
     values["default_index_origin"] = _OURS if "default_index" in values else "built in"
     if "default_index" not in values:
         reading.foreign_index(given)

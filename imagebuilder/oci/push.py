@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from imagebuilder.errors import PushFailed
@@ -52,45 +52,20 @@ def push_image(
     mount_from: repositories of the same registry that may have some of the blobs (the base's).
     fetch: brings a layer that has no file here, nor is in the registry. PushFailed, MachineLacks.
     """
-    stop = threading.Event()
     layers = {layer.descriptor.digest: layer for layer in image.layers}
-    total = sum(layer.descriptor.size for layer in layers.values()) + len(image.config_bytes)
-
-    def check() -> None:
-        if stop.is_set():
-            raise _Stopped
-
-    def push_layer(layer: LayerRef, task: Task) -> str:
-        check()
-        digest, size = layer.descriptor.digest, layer.descriptor.size
-        bodies: list[FileBody] = []
-
-        def body() -> FileBody:
-            if not bodies:
-                path = layer.path or (fetch(layer) if fetch else None)
-                if path is None:
-                    raise PushFailed(
-                        f"layer {digest} is neither on this machine nor in {registry.host}/{repository}"
-                    )
-                bodies.append(FileBody(path, size, task.advance, check))
-            return bodies[0]
-
-        outcome = registry.push_blob(repository, digest, body, mount_from=mount_from)
-        task.advance(size - sum(b.sent for b in bodies))  # what did not have to be sent
-        return outcome
-
+    sizes = [*(layer.descriptor.size for layer in layers.values()), len(image.config_bytes)]
     with (
-        (reporter or Silent()).task(f"push {registry.host}/{repository}", total=total) as task,
+        (reporter or Silent()).task(f"push {registry.host}/{repository}", total=sum(sizes)) as task,
         ThreadPoolExecutor(max(1, connections)) as pool,
     ):
-        futures = [pool.submit(push_layer, layer, task) for layer in layers.values()]
-        futures.append(pool.submit(_push_config, registry, repository, image, task))
-        outcomes = _gather(futures, stop)
+        blobs = _Blobs(registry, repository, tuple(mount_from), fetch, task)
+        futures = [pool.submit(blobs.push_layer, layer) for layer in layers.values()]
+        futures.append(pool.submit(blobs.push_config, image))
+        outcomes = _gather(futures, blobs.stop)
     manifest = (image.manifest_bytes, image.manifest.media_type)
     digest = registry.push_manifest(repository, *manifest)
     for tag in tags:
         registry.push_manifest(repository, *manifest, tag=tag)
-    sizes = [*(layer.descriptor.size for layer in layers.values()), len(image.config_bytes)]
     return Pushed(
         digest=digest,
         sent=outcomes.count("pushed"),
@@ -100,10 +75,49 @@ def push_image(
     )
 
 
-def _push_config(registry: Registry, repository: str, image: Image, task: Task) -> str:
-    outcome = registry.push_blob(repository, image.config_digest, image.config_bytes)
-    task.advance(len(image.config_bytes))
-    return outcome
+@dataclass(frozen=True)
+class _Blobs:
+    """Pushes single blobs until `stop` is set."""
+
+    registry: Registry
+    repository: str
+    mount_from: tuple[str, ...]
+    fetch: Fetch | None
+    task: Task
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def push_layer(self, layer: LayerRef) -> str:
+        self._check()
+        digest, size = layer.descriptor.digest, layer.descriptor.size
+        bodies: list[FileBody] = []
+
+        def body() -> FileBody:
+            if not bodies:  # a second try sends the same one, so that progress stays right
+                bodies.append(FileBody(self._file(layer), size, self.task.advance, self._check))
+            return bodies[0]
+
+        outcome = self.registry.push_blob(self.repository, digest, body, mount_from=self.mount_from)
+        self.task.advance(size - sum(b.sent for b in bodies))  # what did not have to be sent
+        return outcome
+
+    def push_config(self, image: Image) -> str:
+        self._check()
+        outcome = self.registry.push_blob(self.repository, image.config_digest, image.config_bytes)
+        self.task.advance(len(image.config_bytes))
+        return outcome
+
+    def _file(self, layer: LayerRef) -> Path:
+        path = layer.path or (self.fetch(layer) if self.fetch else None)
+        if path is None:
+            raise PushFailed(
+                f"layer {layer.descriptor.digest} is neither on this machine "
+                f"nor in {self.registry.host}/{self.repository}"
+            )
+        return path
+
+    def _check(self) -> None:
+        if self.stop.is_set():
+            raise _Stopped
 
 
 def _gather(futures: list[Future[str]], stop: threading.Event) -> list[str]:

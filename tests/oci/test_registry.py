@@ -20,6 +20,7 @@ from imagebuilder.oci.push import push_image
 from imagebuilder.oci.registry import Registry
 from imagebuilder.oci.transport import is_loopback
 from imagebuilder.oci.upload import FileBody
+from imagebuilder.progress import Silent, Task
 from imagebuilder.settings import Settings
 from imagebuilder.values import Digest
 from tests.support.fake_registry import Answer, FakeRegistry, Handler, cut, drop, status
@@ -133,7 +134,7 @@ LIES: dict[str, tuple[Answer, str]] = {
     "drop": (drop(), "no connection|broke"),
     "drop midway": (cut(DATA, 0), "no connection|broke"),
     "redirect in a circle": (status(307, Location="/v2/a/blobs/again"), "redirects"),
-    "redirect to a file": (status(307, Location="file:///etc/passwd"), "not http or https"),
+    "redirect to a file": (status(307, Location="file:///etc/passwd"), "not http or https|is no server"),
     "redirect to nonsense": (status(307, Location="http://[::1"), "not http or https"),
     "redirect without TLS": (status(307, Location="http://storage.example/x"), "without TLS"),
 }
@@ -589,6 +590,54 @@ def test_layers_that_are_not_here_are_mounted_or_fetched(
     pushed = push_image(connect(fake), "new", away, mount_from=["base"], fetch=fetch)
     assert (pushed.sent, pushed.mounted) == (2, 1)
     assert fetched == [away.layers[1]]
+
+
+class Counting(Silent):
+    """A reporter that adds up what it hears."""
+
+    def __init__(self, limit: float = float("inf")) -> None:
+        self.total: int | None = None
+        self.done = 0
+        self._limit = limit
+
+    def task(self, label: str, *, total: int | None = None, unit: str = "B") -> Task:
+        self.total = total
+        outer = self
+
+        class Counter:
+            def advance(self, amount: int) -> None:
+                outer.done += amount
+                if outer.done > outer._limit:
+                    raise KeyboardInterrupt
+
+            def __enter__(self) -> Counter:
+                return self
+
+            def __exit__(self, *_: object) -> None:
+                pass
+
+        return Counter()
+
+
+def test_progress_of_a_push_ends_at_its_total(
+    fake: FakeRegistry, connect: Callable[..., Registry], make_image: Callable[..., Image]
+) -> None:
+    image = make_image(*(bytes([n]) * 600_000 for n in range(4)))
+    fake.on("PUT /v2/demo/blobs/", drop(10), times=3)
+    fake.put_blob("base", image.layers[0].path.read_bytes())  # type: ignore[union-attr]
+    for _ in range(2):  # the second time everything is there
+        heard = Counting()
+        push_image(connect(fake), "demo", image, mount_from=["base"], reporter=heard)
+        assert heard.done == heard.total
+
+
+def test_an_interrupted_push_ends_and_names_nothing(
+    fake: FakeRegistry, connect: Callable[..., Registry], make_image: Callable[..., Image]
+) -> None:
+    image = make_image(*(bytes([n]) * 600_000 for n in range(8)))
+    with pytest.raises(KeyboardInterrupt):
+        push_image(connect(fake), "demo", image, ["latest"], reporter=Counting(limit=1))
+    assert not fake.manifests
 
 
 def test_nothing_is_named_when_a_blob_fails(

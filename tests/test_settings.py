@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -339,3 +340,40 @@ def test_split_login_gives_back_what_was_quoted(user: str, password: str) -> Non
 
 def test_split_login_keeps_ipv6() -> None:
     assert split_login("http://u:p@[::1]:80/x")[0] == "http://[::1]:80/x"
+
+
+# ---------------------------------------------------------------- the documentation
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "30-index.md"
+
+
+def test_the_documented_configuration_is_valid(machine: Machine) -> None:
+    (example,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    settings = machine.load(machine.write("config.toml", example))
+    assert settings.index_url("pytorch-cu130") == "https://proxy.example/pytorch/cu130"
+
+
+def test_the_documented_variables_are_known(machine: Machine) -> None:
+    values = {
+        "IMAGEBUILDER_CACHE_DIR": "/cache",
+        "IMAGEBUILDER_WORKERS": "3",
+        "IMAGEBUILDER_CONNECTIONS": "3",
+        "IMAGEBUILDER_TIMEOUT": "3",
+        "IMAGEBUILDER_OFFLINE": "yes",
+        "IMAGEBUILDER_CA_BUNDLE": "/ca.pem",
+        "IMAGEBUILDER_INDEX_NAME_URL": "https://a.example",
+        "IMAGEBUILDER_INDEX_NAME_USERNAME": "u",
+        "IMAGEBUILDER_INDEX_NAME_PASSWORD": "p",
+        "IMAGEBUILDER_DEBIAN_MIRRORS": "https://a.example",
+        "IMAGEBUILDER_DEBIAN_SNAPSHOT": "https://a.example",
+        "IMAGEBUILDER_REGISTRY_MIRRORS": "docker.io=m:1",
+    }
+    table = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")]
+    documented = set(re.findall(r"IMAGEBUILDER_[A-Z_]+(?![A-Z0-9_])", "\n".join(table)))
+    assert documented == set(values)
+    plain = machine.load()
+    for name, value in values.items():
+        address = {"IMAGEBUILDER_INDEX_NAME_URL": "https://a.example"} if "_NAME_" in name else {}
+        if name.endswith("_PASSWORD"):
+            address["IMAGEBUILDER_INDEX_NAME_USERNAME"] = "u"
+        assert repr(machine.load(**{**address, name: value})) != repr(plain), name

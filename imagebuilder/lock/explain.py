@@ -7,6 +7,9 @@ import re
 from imagebuilder.errors import ArtefactUnusable, ImagebuilderError, Unresolvable
 from imagebuilder.lock.target import TargetFacts
 
+PROJECT = "the-stack"
+"""What uv calls the stack."""
+
 _SHOWN_STEPS = 3
 _DECORATION = re.compile(r"^[\s×╰─▶│├]*(?:error: |cause: )?")
 _NETWORK = re.compile(
@@ -48,18 +51,15 @@ def _steps(text: str) -> list[str]:
     """uv's chain of reasons, one a step, without decoration."""
     lines = [_DECORATION.sub("", line) for line in text.splitlines()]
     reasons = " ".join(line for line in lines if line and _NO_SOLUTION not in line)
-    reasons = reasons.replace("the-stack", "the stack").replace("your requirements are", "the stack is")
-    steps = re.split(r"(?:(?<=\. )|^)(?:And because|Because) ", reasons)
+    reasons = reasons.replace(PROJECT, "the stack").replace("your requirements are", "the stack is")
+    steps = re.split(r"(?:^|\s)(?:And because|Because) ", reasons.replace(", we can conclude that", ", so"))
     return [step.strip() for step in steps if step.strip()]
 
 
 def _shorten(steps: list[str]) -> str:
     left_out = len(steps) - _SHOWN_STEPS
-    shown = [
-        step[0].upper() + step[1:] if step.startswith("there") else step for step in steps[-_SHOWN_STEPS:]
-    ]
-    lines = [f"({left_out} earlier steps left out)"] if left_out > 0 else []
-    return "\n          ".join([*lines, *(f"because {step}" for step in shown)])
+    lines = [f"(the first {left_out} of {len(steps)} steps are left out)"] if left_out > 0 else []
+    return "\n          ".join([*lines, *(f"because {step}" for step in steps[-_SHOWN_STEPS:])])
 
 
 def _summary(text: str, target: TargetFacts) -> str:

@@ -43,7 +43,7 @@ def fetch(
     folder: where the lock lies. A wheel that is there already at its `path` is taken (and verified) instead
     of a download; `link_wheels` puts the others there. base: the layers of an image base as well, which the
     direct builder needs (not where apt runs during the build: then there is no direct build).
-    Raises ArtefactUnusable for a file that is gone, replaced or cannot be reached, MachineLacks for a full disk.
+    Raises ArtefactUnusable: a file is gone, replaced or out of reach; MachineLacks: the disk is full.
     """
     if folder is not None:
         _adopt_wheels(lock, cache, folder)

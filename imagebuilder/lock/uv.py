@@ -25,13 +25,10 @@ from packaging.utils import NormalizedName, canonicalize_name
 from packaging.version import Version
 
 from imagebuilder.errors import MachineLacks, Unresolvable
-from imagebuilder.lock.explain import explain_failure
+from imagebuilder.lock.explain import PROJECT, explain_failure
 from imagebuilder.lock.target import TargetFacts
 from imagebuilder.progress import Reporter
 from imagebuilder.settings import Login, Settings, redact
-
-PROJECT = "the-stack"
-"""What uv calls the stack in its explanations."""
 
 _RESOLVED = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)\s*(?:==(?P<version>\S+)|@\s*(?P<url>\S+))")
 _FROM = re.compile(r"\s+# from (?P<index>\S+)")

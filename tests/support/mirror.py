@@ -65,7 +65,7 @@ def publish_sdist(index: SimpleIndex, name: str, version: str, **listed: Any) ->
 
 
 def before_patch(patch: bytes) -> dict[str, bytes]:
-    """Files to which a unified diff applies exactly: its own old lines where it wants them, else blank ones."""
+    """Files to which a unified diff applies exactly: its old lines where it wants them, else blank ones."""
     found: dict[str, list[str]] = {}
     lines: list[str] = []
     for line in patch.decode().splitlines():

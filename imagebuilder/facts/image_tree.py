@@ -126,6 +126,8 @@ class ImageTree:
     # ------------------------------------------------------------------ reading layers
 
     def _apply(self, layer: Path) -> None:
+        import zstandard
+
         new: set[int] = set()  # nodes of this layer, which its own opaque markers do not hide
         try:
             with layer.open("rb") as file:
@@ -141,7 +143,7 @@ class ImageTree:
                         self._add(entry, stream, layer.name, new)
         except (tarfile.TarError, zlib.error, EOFError) as error:
             raise ArtefactUnusable(f"the layer {layer.name} is damaged: {error}") from None
-        except OSError as error:  # gzip.BadGzipFile too
+        except (OSError, zstandard.ZstdError) as error:  # gzip.BadGzipFile too
             raise ArtefactUnusable(f"the layer {layer.name} cannot be read: {error}") from None
 
     def _add(self, entry: tarfile.TarInfo, stream: _Forward, name: str, new: set[int]) -> None:

@@ -1,0 +1,62 @@
+"""The tables of the field that are not in artefacts (data/*.toml, each with source and date), as values."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import tomli
+from packaging.version import Version
+
+from imagebuilder.facts.environment import Runtime
+from imagebuilder.facts.layouts import Layout, Markers
+from imagebuilder.facts.loader import Assumed
+
+
+def table(name: str) -> dict[str, Any]:
+    """One table of imagebuilder/data."""
+    return tomli.loads((files("imagebuilder") / "data" / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+@cache
+def runtimes() -> tuple[Runtime, ...]:
+    """Packages whose import loads libraries."""
+    return tuple(
+        Runtime(
+            package=row["package"],
+            module=row["module"],
+            function=row["function"],
+            everywhere=tuple(row["everywhere"]),
+            modules=tuple(row["modules"]),
+            folders=tuple(row["folders"]),
+            major_of=row["major-of"],
+        )
+        for row in table("runtimes")["runtime"]
+    )
+
+
+@cache
+def driver() -> tuple[Assumed, ...]:
+    """Libraries that the host's GPU driver brings."""
+    return tuple(
+        Assumed(soname=row["soname"], provider="driver", symbols=row["symbols"])
+        for row in table("driver")["library"]
+    )
+
+
+@cache
+def layouts() -> tuple[Layout, ...]:
+    """Types that changed their layout."""
+    folder = files("imagebuilder") / "data" / "layouts"
+    return tuple(
+        Layout(
+            type=row["type"],
+            package=row["package"],
+            changed_in=Version(row["changed-in"]),
+            users=re.compile(row["users"]),
+            markers=Markers.parse((folder / row["markers"]).read_bytes()),
+        )
+        for row in table("layouts")["layout"]
+    )

@@ -7,14 +7,13 @@ from collections.abc import Iterable
 from packaging.utils import NormalizedName, canonicalize_name
 
 from imagebuilder.errors import UsageProblem
-from imagebuilder.lock.fresh import stack_parts
 from imagebuilder.lock.model import DebPackage, Lock
-from imagebuilder.stack.model import Stack
+from imagebuilder.stack import Stack, resolution_parts
 
 Upgrade = bool | Iterable[str] | None
 """True: nothing is kept; names: all but these (wheels or Debian packages); None: all is kept."""
 
-_DEBIAN_PARTS = ("target", "base", "system", "resolve")
+_DEBIAN_PARTS = ("target", "base", "system")
 
 
 def kept_versions(previous: Lock | None, upgrade: Upgrade) -> dict[NormalizedName, str]:
@@ -40,7 +39,7 @@ def kept_debs(stack: Stack, previous: Lock | None, upgrade: Upgrade) -> tuple[De
         return None
     if _names(upgrade) & {canonicalize_name(deb.name) for deb in previous.debs}:
         return None
-    before, now = dict(previous.stack_parts), dict(stack_parts(stack))
+    before, now = dict(previous.stack_parts), dict(resolution_parts(stack))
     same = all(before.get(part) == now[part] for part in _DEBIAN_PARTS)
     return previous.debs if same else None
 

@@ -16,7 +16,6 @@ from imagebuilder.index.http import Session, session
 from imagebuilder.index.simple import Indexes, IndexFile
 from imagebuilder.lock import uv
 from imagebuilder.lock.edges import Edges, find_edges
-from imagebuilder.lock.fresh import requirement_text, stack_parts
 from imagebuilder.lock.kept import Upgrade, kept_debs, kept_versions
 from imagebuilder.lock.measure import Measured, measure
 from imagebuilder.lock.metadata import Metadata, Reading
@@ -29,7 +28,7 @@ from imagebuilder.lock.system import lock_base, lock_debs
 from imagebuilder.lock.target import TargetFacts, target_facts
 from imagebuilder.progress import Reporter
 from imagebuilder.settings import Settings
-from imagebuilder.stack import resolution_hash
+from imagebuilder.stack import resolution_hash, resolution_parts
 from imagebuilder.stack.model import Stack
 
 T = TypeVar("T")
@@ -72,7 +71,7 @@ def lock_stack(
     return Lock(
         stack_name=stack.name,
         stack_hash=resolution_hash(stack),
-        stack_parts=stack_parts(stack),
+        stack_parts=resolution_parts(stack),
         resolver=uv.resolver(),
         python=target.python,
         platform=target.platform,
@@ -83,8 +82,7 @@ def lock_stack(
         base=base,
         patches=work.patches(resolved),
         overrides=tuple(
-            LockedOverride(requirement=requirement_text(o.requirement), reason=o.reason)
-            for o in stack.overrides
+            LockedOverride(requirement=str(o.requirement), reason=o.reason) for o in stack.overrides
         ),
         passed_over=work.passed_over(resolved, kept),
     )

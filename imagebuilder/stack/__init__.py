@@ -6,7 +6,7 @@ bound to; `plan_copy` and `perform_copy` make a shipped stack one's own.
 
 from imagebuilder.stack.copying import Copy, perform_copy, plan_copy
 from imagebuilder.stack.find import find_stack, lock_path, shipped_folder, shipped_stacks
-from imagebuilder.stack.hashing import resolution_hash
+from imagebuilder.stack.hashing import resolution_hash, resolution_parts
 from imagebuilder.stack.loader import load_stack, parse_stack
 from imagebuilder.stack.model import (
     Acceptance,
@@ -54,6 +54,7 @@ __all__ = [
     "perform_copy",
     "plan_copy",
     "resolution_hash",
+    "resolution_parts",
     "shipped_folder",
     "shipped_stacks",
 ]

@@ -18,7 +18,16 @@ def resolution_hash(stack: Stack) -> Digest:
     That is target, base, system, resolve, indexes, requirements, overrides and the patches' contents; not
     comments, names of layers, reasons, waivers, environment, files, image settings, acceptance, deploy.
     """
-    return Digest.of(json.dumps(_read_by_resolution(stack), sort_keys=True, separators=(",", ":")).encode())
+    return _digest(_read_by_resolution(stack))
+
+
+def resolution_parts(stack: Stack) -> tuple[tuple[str, Digest], ...]:
+    """The same by part (`target`, `requirements`, …), so that a stale lock can say what changed."""
+    return tuple((part, _digest(value)) for part, value in _read_by_resolution(stack).items())
+
+
+def _digest(value: Any) -> Digest:
+    return Digest.of(json.dumps(value, sort_keys=True, separators=(",", ":")).encode())
 
 
 def _read_by_resolution(stack: Stack) -> dict[str, Any]:
@@ -39,14 +48,11 @@ def _read_by_resolution(stack: Stack) -> dict[str, Any]:
         },
         "as-of": stack.resolve.as_of.isoformat() if stack.resolve.as_of else "",
         "indexes": [[index.name, index.url, index.explicit] for index in stack.indexes],
-        "layers": [
-            {
-                "requirements": [_canonical(r) for r in layer.requirements],
-                "index": layer.index or "",
-                "patches": [[patch.path, patch.digest.text] for patch in layer.patches],
-            }
+        "requirements": [
+            {"requirements": [_canonical(r) for r in layer.requirements], "index": layer.index or ""}
             for layer in stack.layers
         ],
+        "patches": [[[patch.path, patch.digest.text] for patch in layer.patches] for layer in stack.layers],
         "overrides": [_canonical(override.requirement) for override in stack.overrides],
     }
 

@@ -15,7 +15,7 @@ from imagebuilder.errors import ArtefactUnusable, LockUnusable, Unresolvable, Us
 from imagebuilder.lock.changes import describe
 from imagebuilder.lock.edges import find_edges
 from imagebuilder.lock.explain import explain_failure
-from imagebuilder.lock.fresh import check_fresh, stack_parts
+from imagebuilder.lock.fresh import check_fresh
 from imagebuilder.lock.kept import kept_debs, kept_versions
 from imagebuilder.lock.metadata import Metadata, metadata_from
 from imagebuilder.lock.model import Lock
@@ -23,7 +23,7 @@ from imagebuilder.lock.passed_over import Chosen, find_passed_over
 from imagebuilder.lock.patched import changed_paths, locked_patches
 from imagebuilder.lock.target import TargetFacts
 from imagebuilder.lock.uv import parse_answer
-from imagebuilder.stack import Stack, load_stack, resolution_hash, shipped_stacks
+from imagebuilder.stack import Stack, load_stack, resolution_hash, resolution_parts, shipped_stacks
 from imagebuilder.stack.model import (
     DebianBase,
     Index,
@@ -68,7 +68,7 @@ def stack(**changes: object) -> Stack:
 
 
 def lock_of(made: Stack, **changes: object) -> Lock:
-    lock = replace(FULL, stack_hash=resolution_hash(made), stack_parts=stack_parts(made))
+    lock = replace(FULL, stack_hash=resolution_hash(made), stack_parts=resolution_parts(made))
     return replace(lock, **changes)  # type: ignore[arg-type]
 
 
@@ -226,8 +226,8 @@ def test_a_replaced_file_of_the_same_name_is_a_change() -> None:
         ({"target": Target(python=Release("3.11"))}, "target"),
         ({"base": DebianBase(suite="trixie")}, "base"),
         ({"system": System(packages=("python3.11", "git"), resolve="lock")}, "system"),
-        ({"resolve": Resolve(as_of=datetime(2026, 1, 1, tzinfo=timezone.utc))}, "resolve"),
-        ({"indexes": ()}, "index"),
+        ({"resolve": Resolve(as_of=datetime(2026, 1, 1, tzinfo=timezone.utc))}, "as-of"),
+        ({"indexes": ()}, "indexes"),
         ({"layers": (Layer(name="all", requirements=(Requirement("app>=2"),)),)}, "requirements"),
         ({"overrides": ()}, "overrides"),
     ],

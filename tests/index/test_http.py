@@ -106,25 +106,26 @@ def test_each_status_has_its_error(
     assert caught.value.exit_code == 13
 
 
-def nobody() -> str:
-    """An address where nobody listens."""
+@pytest.fixture
+def nobody() -> Iterator[str]:
+    """An address where nobody listens, and nobody else can meanwhile."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{taken.getsockname()[1]}/simple/"
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}/simple/"
 
 
 @pytest.mark.parametrize(
     ("url", "seen"),
     [
-        (nobody(), "Connection refused"),
+        ("", "Connection refused"),
         ("http://no-such-host.invalid/", ""),
         ("gopher://a.example/", "not an address"),
         ("http://a.example:port/", "not a well-formed address"),
     ],
 )
-def test_no_connection(http: Session, url: str, seen: str) -> None:
+def test_no_connection(http: Session, nobody: str, url: str, seen: str) -> None:
     with pytest.raises(Unreachable) as caught:
-        fetch(http, url, "the page of demo")
+        fetch(http, url or nobody, "the page of demo")
     assert "the page of demo" in str(caught.value)
     assert seen in caught.value.seen
 
@@ -285,8 +286,8 @@ def test_proxy(server: Server, settings: Settings) -> None:
         assert http._proxies_for("http://127.0.0.1:5000/") == {}
 
 
-def test_a_proxy_that_fails_is_named(settings: Settings, pauses: Pauses) -> None:
-    address = nobody().replace("://", f"://user:{CANARY}@")
+def test_a_proxy_that_fails_is_named(settings: Settings, pauses: Pauses, nobody: str) -> None:
+    address = nobody.replace("://", f"://user:{CANARY}@")
     with (
         Session(dataclasses.replace(settings, proxies={"all": address}), pause=pauses) as http,
         pytest.raises(Unreachable, match="the proxy fails") as caught,
@@ -366,14 +367,14 @@ def test_a_missing_ca_bundle_is_named(settings: Settings) -> None:
 # ---------------------------------------------------------------- no secret in any error
 
 
-def test_no_error_shows_a_secret(server: Server, settings: Settings, pauses: Pauses) -> None:
+def test_no_error_shows_a_secret(server: Server, settings: Settings, pauses: Pauses, nobody: str) -> None:
     """Every kind of failure, with the canary in user name, password and query."""
     server.put("/page", b"x" * 1000)
     faults: list[list[Fault]] = [[Fault(status=status)] * 20 for status, _, _ in BAD_STATUS]
     faults += [[Fault(drop_after=1)] * 20, [Fault(refuse=True)] * 20]
     urls = [
         server.url,
-        nobody(),
+        nobody,
         "http://no-such-host.invalid",
         "https://localhost:1",
         "ftp://a.example",

@@ -23,6 +23,22 @@ from imagebuilder.values import Digest, ImageRef
 
 _BLOB = re.compile(r"(?:\./)?blobs/sha256/([0-9a-f]{64})")
 _COPY = 1 << 20
+_EXTENDED = (
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
+
+
+class _SmallHeaders(tarfile.TarInfo):
+    """A member whose extended headers are small: tarfile reads them into memory whole."""
+
+    def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
+        if self.type in _EXTENDED and self.size > _COPY:
+            raise tarfile.ReadError(f"an extended header of {self.size} bytes")
+        return super()._proc_member(tar)  # type: ignore[misc, no-any-return]
 
 
 def write_archive(file: Path, image: Image, names: Sequence[ImageRef] = ()) -> None:
@@ -85,7 +101,7 @@ def read_archive(file: Path, cache: Cache) -> tuple[StoredImage, ...]:
     """
     index: bytes | None = None
     try:
-        with tarfile.open(file, mode="r:", format=tarfile.PAX_FORMAT) as tar:
+        with tarfile.open(file, mode="r:", tarinfo=_SmallHeaders) as tar:
             for member in tar:
                 if not member.isreg() or member.issparse():
                     continue

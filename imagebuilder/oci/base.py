@@ -155,7 +155,8 @@ def _by_tag(ref: ImageRef, registry: Registry, cache: Cache) -> tuple[bytes, str
 def _by_digest(repository: str, digest: Digest, registry: Registry, cache: Cache) -> tuple[bytes, str]:
     """(bytes, media type) of a manifest or index."""
     if found := cache.artefact(digest):
-        data = found.read_bytes()
+        with found.open("rb") as file:  # bounded: a hostile index may name any large file of the cache
+            data = file.read(MAX_MANIFEST + 1)
         return data, document_type(decode(data, limit=MAX_MANIFEST))
     document = registry.manifest(repository, digest)
     _keep(document.data, cache)

@@ -9,6 +9,7 @@ Source: opencontainers/image-spec 1.1 image-layout.md; moby/docker-image-spec v1
 from __future__ import annotations
 
 import hashlib
+import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -99,6 +100,8 @@ def write_layout(directory: Path, image: Image, names: Sequence[ImageRef] = ()) 
         for path, data in small.items():
             with (new / path).open("xb") as file:
                 file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
         for path, source in files.items():
             link_or_copy(source, new / path)
 

@@ -119,7 +119,12 @@ class Registry:
                 raise ArtefactUnusable(f"{errand.thing} was removed from the cache while it was used")
             return path
 
-        return cache.artefact(descriptor.digest) or self._from_sources(read)
+        path = cache.artefact(descriptor.digest) or self._from_sources(read)
+        if path.stat().st_size != descriptor.size:
+            raise misbehaves(
+                errand, self.host, f"{descriptor.size} bytes", wanted=f"{path.stat().st_size} bytes"
+            )
+        return path
 
     def tags(self, repository: str) -> tuple[str, ...]:
         """All tags of a repository, in the registry's order."""

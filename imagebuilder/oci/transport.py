@@ -102,10 +102,11 @@ class Transport:
         ok: tuple[int, ...] = (200,),
         headers: Mapping[str, str] | None = None,
         body: bytes | Stream | None = None,
+        follow: bool = True,
     ) -> requests.Response:
         """The streamed answer, with a status in `ok`. path: below the registry's root, or an address it gave.
 
-        Any other end is the error that fits `errand`: ArtefactUnusable, PushFailed, MachineLacks.
+        follow: redirects too. Any other end is the error that fits `errand`: ArtefactUnusable or PushFailed.
         """
         url = urljoin(self._root(errand) + "/", path)
         sent: str | None = None
@@ -113,7 +114,9 @@ class Transport:
             try:
                 sent = self._auth.header(scopes)
                 self._remember(sent)
-                response = self._send(method, url, errand, headers=headers, body=body, authorization=sent)
+                response = self._send(
+                    method, url, errand, headers=headers, body=body, authorization=sent, follow=follow
+                )
                 if response.status_code != 401 or last or not self._own(response.url):
                     break
                 response.close()
@@ -180,6 +183,7 @@ class Transport:
         body: bytes | Stream | None = None,
         authorization: str | None = None,
         home: str = "",
+        follow: bool = True,
     ) -> requests.Response:
         """Follows redirects; only the origin of `home` (the registry) is told the login."""
         for _ in range(MAX_REDIRECTS + 1):
@@ -187,7 +191,7 @@ class Transport:
             login = {"Authorization": authorization} if authorization and own else {}
             response = self._exchange(method, url, errand, headers={**(headers or {}), **login}, body=body)
             location = response.headers.get("Location", "")
-            if response.status_code not in _REDIRECTS or not location:
+            if not follow or response.status_code not in _REDIRECTS or not location:
                 return response
             if method not in ("GET", "HEAD") and response.status_code < 307:
                 return response

@@ -72,15 +72,16 @@ class Uploads:
         self._target = target
 
     def blob_exists(self, repository: str, digest: Digest) -> bool:
-        """Whether the repository has the blob."""
+        """Whether the repository has the blob; one that lies elsewhere (a redirect) is there too."""
         with self._target.request(
             "HEAD",
             f"v2/{repository}/blobs/{digest}",
             Errand(thing=f"blob {digest} for {self._target.host}/{repository}", pushing=True),
             scopes=(push_scope(repository),),
-            ok=(200, 404),
+            ok=(200, 302, 303, 307, 404),
+            follow=False,
         ) as response:
-            return response.status_code == 200
+            return response.status_code != 404
 
     def blob(self, repository: str, digest: Digest, body: Body, mount_from: Sequence[str]) -> str:
         """Brings a blob there: "exists", "mounted" or "pushed"."""

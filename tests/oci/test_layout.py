@@ -343,6 +343,17 @@ def test_no_archive_is_refused(data: bytes, cache: Cache, tmp_path: Path) -> Non
         read_archive(tmp_path / "missing.tar", cache)
 
 
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_huge_headers_are_not_read(kind: bytes, cache: Cache, tmp_path: Path) -> None:
+    with (tmp_path / "x.tar").open("wb") as out:
+        member = tarfile.TarInfo("x")
+        member.type, member.size = kind, 5 << 30
+        out.write(member.tobuf(tarfile.GNU_FORMAT))
+        out.truncate(6 << 30)  # sparse on disk
+    with pytest.raises(ArtefactUnusable, match="an extended header of 5368709120 bytes"):
+        read_archive(tmp_path / "x.tar", cache)
+
+
 def test_links_in_an_archive_are_not_followed(image: Image, cache: Cache, tmp_path: Path) -> None:
     """A blob that is a symbolic link to a file of this machine is not a blob."""
     secret = tmp_path / "secret"

@@ -110,6 +110,16 @@ def test_what_an_earlier_run_left_is_used_but_not_trusted(
     assert [s.headers.get("range") for s in fake.requests("GET /v2/a/blobs/")] == ["bytes=1000-", None]
 
 
+def test_a_size_that_lies_about_a_cached_file(
+    fake: FakeRegistry, connect: Callable[..., Registry], cache: Cache
+) -> None:
+    fake.put_blob("a", DATA)
+    registry = connect(fake)
+    registry.blob("a", blob_of(DATA), cache)
+    with pytest.raises(ArtefactUnusable, match="answers wrongly"):
+        registry.blob("a", replace(blob_of(DATA), size=5), cache)
+
+
 def test_progress_counts_every_byte_once(
     fake: FakeRegistry, connect: Callable[..., Registry], cache: Cache
 ) -> None:
@@ -421,6 +431,12 @@ def test_a_blob_is_pushed_in_one_request(
     assert "transfer-encoding" not in put.headers
     assert sum(seen) == len(DATA)
     assert connect(fake).push_blob("a", Digest.of(DATA), body) == "exists"
+
+
+def test_a_blob_behind_a_redirect_is_there(fake: FakeRegistry, connect: Callable[..., Registry]) -> None:
+    """Storage addresses are often signed for GET only, so HEAD is not sent there."""
+    fake.on("HEAD /v2/a/blobs/", status(307, Location="https://storage.example/x?X-Signature=1"))
+    assert connect(fake).push_blob("a", Digest.of(b"x"), b"x") == "exists"
 
 
 def test_a_relative_address_for_the_upload(fake: FakeRegistry, connect: Callable[..., Registry]) -> None:

@@ -21,7 +21,10 @@ _MAX_ID = 8**7 - 1
 
 
 class Entry(NamedTuple):
-    """What a header says. name: relative; a directory's ends in a slash. link: where a link points."""
+    """What a header says. name: relative; a directory's ends in a slash. link: where a link points.
+
+    pax: further PAX records, such as extended attributes (`SCHILY.xattr.…`).
+    """
 
     name: bytes
     kind: bytes
@@ -31,6 +34,7 @@ class Entry(NamedTuple):
     gid: int = 0
     mtime: int = 0
     link: bytes = b""
+    pax: tuple[tuple[bytes, bytes], ...] = ()
 
 
 def padding(size: int) -> bytes:
@@ -49,6 +53,7 @@ def header(entry: Entry) -> bytes:
         and entry.gid <= _MAX_ID
         and len(entry.link) <= 100
         and entry.link.isascii()
+        and not entry.pax
     ):
         return _block(entry, prefix, name)
     return _extended(entry)
@@ -98,7 +103,7 @@ def _block(entry: Entry, prefix: bytes, name: bytes) -> bytes:
 
 def _extended(entry: Entry) -> bytes:
     """A PAX header with what does not fit, then the entry with what an old reader can make of it."""
-    records: dict[bytes, bytes] = {}
+    records = dict(entry.pax)
     prefix, name = _split(entry.name)
     if not name:
         records[b"path"] = entry.name

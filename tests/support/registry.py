@@ -102,6 +102,7 @@ def run_registry(folder: Path, *, login: str = "", tls: bool = False) -> Iterato
                 process.wait(10)
             process.kill()
             process.wait()
+            shutil.rmtree(registry.storage, ignore_errors=True)
 
 
 def _start(program: str, config: Path, registry: TestRegistry) -> subprocess.Popen[bytes] | None:

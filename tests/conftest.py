@@ -7,7 +7,6 @@ from hypothesis import settings
 
 from tests.support.engine import TestEngine, find_engine
 
-
 # No test depends on how fast the machine is.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")

@@ -6,10 +6,17 @@ import pytest
 from hypothesis import settings
 
 from tests.support.engine import TestEngine, find_engine
+from tests.support.network import no_network
 
 # No test depends on how fast the machine is.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A test marked `network` is skipped where there is none, and fails where one is required."""
+    if item.get_closest_marker("network") is not None and (why := no_network()):
+        pytest.skip(why)
 
 
 @pytest.fixture

@@ -190,8 +190,13 @@ def _listed(host: str, no_proxy: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether this host name or address is this machine."""
-    return host in ("localhost", "::1") or host.startswith("127.")
+    """Whether this host name or address is this machine. A name such as 127.example.com is not."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 @dataclass(frozen=True, kw_only=True)

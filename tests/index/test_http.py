@@ -15,7 +15,16 @@ from pathlib import Path
 import pytest
 
 from imagebuilder.errors import ArtefactUnusable, ImagebuilderError, MachineLacks
-from imagebuilder.index.http import ATTEMPTS, Denied, NotFound, Session, Unreachable, expect, fetch
+from imagebuilder.index.http import (
+    ATTEMPTS,
+    Denied,
+    NotFound,
+    Session,
+    Unreachable,
+    expect,
+    fetch,
+    is_loopback,
+)
 from imagebuilder.settings import Login, Settings
 from tests.index.conftest import Pauses
 from tests.support.http_server import Fault, Reply, Request, Server
@@ -406,3 +415,12 @@ def test_expect_accepts_what_is_asked_for(server: Server, http: Session) -> None
     with pytest.raises(Unreachable) as caught:
         expect(http.get(f"{server.url}/status/204"), "it", 200, 202)
     assert caught.value.wanted == "HTTP 200 or 202"
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [("localhost", True), ("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("127.example.com", False),
+     ("localhost.example.com", False), ("10.0.0.1", False), ("", False)],
+)  # fmt: skip
+def test_only_this_machine_is_loopback(host: str, loopback: bool) -> None:
+    assert is_loopback(host) is loopback

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from filelock import FileLock
+from packaging.utils import canonicalize_name, parse_wheel_filename
 
 PIP = "26.3"
 
@@ -29,10 +30,10 @@ def pip_environment() -> dict[str, str]:
 def download(folder: Path, requirements: Sequence[str]) -> dict[str, Path]:
     """Wheels for this Python by `name==version`; the folder is shared by parallel test workers."""
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = {requirement: folder / requirement for requirement in requirements}
     with FileLock(folder / ".lock"):
-        missing = [requirement for requirement, place in wanted.items() if not place.is_dir()]
-        for requirement in missing:
+        found = _wheels_in(folder)
+        missing = [text for text in requirements if _key(text) not in found]
+        if missing:
             command = [
                 sys.executable,
                 "-m",
@@ -43,14 +44,21 @@ def download(folder: Path, requirements: Sequence[str]) -> dict[str, Path]:
                 "--only-binary",
                 ":all:",
             ]
-            partial = folder / f"{requirement}.partial"
-            subprocess.run(
-                [*command, "--dest", str(partial), requirement],
-                check=True,
-                env={**os.environ, "PIP_CONSTRAINT": "", "PIP_FIND_LINKS": ""},
-            )
-            partial.rename(wanted[requirement])
-    return {requirement: next(place.glob("*.whl")) for requirement, place in wanted.items()}
+            # Constraints and folders of this machine's configuration would choose other files.
+            environment = {**os.environ, "PIP_CONSTRAINT": "", "PIP_FIND_LINKS": ""}
+            subprocess.run([*command, "--dest", str(folder), *missing], check=True, env=environment)
+            found = _wheels_in(folder)
+    return {text: found[_key(text)] for text in requirements}
+
+
+def _key(requirement: str) -> tuple[str, str]:
+    name, _, version = requirement.partition("==")
+    return canonicalize_name(name), version
+
+
+def _wheels_in(folder: Path) -> dict[tuple[str, str], Path]:
+    named = {path: parse_wheel_filename(path.name) for path in folder.glob("*.whl")}
+    return {(name, str(version)): path for path, (name, version, _, _) in named.items()}
 
 
 def make_venv(folder: Path) -> Path:

@@ -39,27 +39,37 @@ def make_wheel(
     record: str | None = None,
     filename: str | None = None,
     metadata: str = "",
+    method: int = zipfile.ZIP_DEFLATED,
 ) -> Path:
-    """Writes a wheel and returns its path. `record` replaces the RECORD that would be right."""
+    """Writes a wheel and returns its path. `record` replaces the RECORD that would be right.
+
+    method: of files given as bytes, and of the dist-info folder's.
+    """
     info = f"{name}-{version}.dist-info"
     contents = {
-        path: content if isinstance(content, Content) else Content(data=content)
+        path: content if isinstance(content, Content) else Content(data=content, method=method)
         for path, content in (files or {}).items()
     }
     contents.setdefault(
         f"{info}/METADATA",
-        Content(data=f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{metadata}".encode()),
+        Content(
+            data=f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{metadata}".encode(),
+            method=method,
+        ),
     )
     contents.setdefault(
         f"{info}/WHEEL",
-        Content(data=b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"),
+        Content(
+            data=b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+            method=method,
+        ),
     )
     if entry_points:
         contents[f"{info}/entry_points.txt"] = Content(data=entry_points.encode())
     if record is None:
         rows = [record_row(path, content.data) for path, content in contents.items() if content.recorded]
         record = "\n".join([*rows, f"{info}/RECORD,,", ""])
-    contents[f"{info}/RECORD"] = Content(data=record.encode())
+    contents[f"{info}/RECORD"] = Content(data=record.encode("utf-8", "surrogateescape"), method=method)
     path = folder / (filename or f"{name}-{version}-py3-none-any.whl")
     folder.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(path, "w") as archive:

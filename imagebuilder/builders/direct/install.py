@@ -148,8 +148,8 @@ class _Installation:
         }
         self._files: dict[str, TreeEntry] = {}
         self._recorded: dict[str, str] = {}  # path in the wheel → path in the new RECORD
-        self._changed: dict[str, bytes] = {}  # path in the new RECORD → contents
-        self._generated: list[tuple[str, str, str]] = []
+        self._changed: dict[str, str] = {}  # path in the new RECORD → path in the image
+        self._generated: list[str] = []  # paths in the image, one twice if it was written twice
 
     def copy_files(self) -> None:
         """Every file of the wheel, to its scheme; ready-made scripts last."""
@@ -217,21 +217,24 @@ class _Installation:
         script = with_interpreter(self._wheel.read(member, _SCRIPT_LIMIT), self._layout.interpreter)
         self._put(path, data=script, mode=0o755 if member.is_executable else 0o644)
         self._recorded[member.path] = self._record_path(path)
-        self._changed[self._recorded[member.path]] = script
+        self._changed[self._recorded[member.path]] = path
 
     def _generate(self, path: str, data: bytes, mode: int) -> None:
         self._put(path, data=data, mode=mode)
-        self._generated.append((self._record_path(path), *_hash_and_size(data)))
+        self._generated.append(path)
 
     def _put(self, path: str, *, member: Member | None = None, data: bytes = b"", mode: int = 0o644) -> None:
-        linked = f"{self._layout.root}/lib64/"  # a link to lib, through which pip would write
-        if path.startswith(linked):
-            path = f"{self._layout.root}/lib/{path.removeprefix(linked)}"
+        path = self._through_links(path)
         if member is not None:
             mode = 0o755 if member.is_executable else 0o644
             self._files[path] = TreeEntry(path=path, mode=mode, size=member.size, member=member)
         else:
             self._files[path] = TreeEntry(path=path, mode=mode, size=len(data), data=data)
+
+    def _through_links(self, path: str) -> str:
+        """Where a file comes to lie: lib64 is a link to lib, through which pip writes."""
+        linked = f"{self._layout.root}/lib64/"
+        return f"{self._layout.root}/lib/{path.removeprefix(linked)}" if path.startswith(linked) else path
 
     def _record_path(self, path: str) -> str:
         inside = self._site + "/"
@@ -245,12 +248,19 @@ class _Installation:
                 raise self._wheel.archive.bad("its RECORD has an empty line, at which pip fails")
             path = left.pop(row[0], row[0])
             if path in self._changed:
-                yield path, *_hash_and_size(self._changed[path])
+                yield path, *self._hash_and_size(self._changed[path])
             else:
                 yield path, row[1] if len(row) > 1 else "", row[2] if len(row) > 2 else ""
-        yield from self._generated
+        for path in self._generated:
+            yield self._record_path(path), *self._hash_and_size(path)
         for path in left.values():
             yield path, "", ""
+
+    def _hash_and_size(self, path: str) -> tuple[str, str]:
+        """The two fields of a RECORD row, for what a path that was written here holds in the end."""
+        data = self._files[self._through_links(path)].data or b""
+        encoded = urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+        return f"sha256={encoded}", str(len(data))
 
 
 def _wrapped_name(path: str) -> str:
@@ -260,9 +270,3 @@ def _wrapped_name(path: str) -> str:
         if name.lower().endswith(ending):
             return name[: -len(ending)]
     return name
-
-
-def _hash_and_size(data: bytes) -> tuple[str, str]:
-    """The two fields of a RECORD row."""
-    encoded = urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
-    return f"sha256={encoded}", str(len(data))

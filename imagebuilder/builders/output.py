@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from imagebuilder import __version__
 from imagebuilder.builders.direct.build import Built
 from imagebuilder.cache import storage_errors
+from imagebuilder.lock.model import Lock
 from imagebuilder.oci import encode, inflate
 from imagebuilder.oci.archive import write_archive
 from imagebuilder.oci.layout import write_layout
@@ -23,9 +24,18 @@ RECORD_SCHEMA = 1
 DEFAULT_REPOSITORY = "imagebuilder"
 
 
-def image_names(stack_name: str, repository: str | None) -> tuple[ImageRef, ...]:
-    """What the image is called on disk and in an engine: `REPOSITORY:STACK`."""
-    return (ImageRef.parse(f"{repository or DEFAULT_REPOSITORY}:{stack_name}"),)
+def image_names(
+    stack_name: str, repository: str | None, lock: Lock, lock_digest: Digest
+) -> tuple[ImageRef, ...]:
+    """What the image is called on disk and in an engine.
+
+    `REPOSITORY:STACK`, which moves with each build, and `REPOSITORY:STACK-VERSION-LOCK`, which does not: the
+    version of SGLang, where the stack has it, and the first digits of the lock file's sha256.
+    """
+    sglang = lock.by_name.get("sglang")
+    parts = [stack_name, *([sglang.version.replace("+", "_")] if sglang else []), lock_digest.hex[:8]]
+    where = repository or DEFAULT_REPOSITORY
+    return ImageRef.parse(f"{where}:{stack_name}"), ImageRef.parse(f"{where}:{'-'.join(parts)}")
 
 
 def write(built: Built, target: Path, names: Sequence[ImageRef]) -> None:
@@ -47,11 +57,17 @@ def write_record(target: Path, record: dict[str, Any]) -> Path:
 
 
 def record_of(
-    built: Built, *, lock: Digest, names: Sequence[ImageRef], findings: Sequence[dict[str, Any]] = ()
+    built: Built,
+    *,
+    lock: Digest,
+    names: Sequence[ImageRef],
+    builder: Mapping[str, str],
+    findings: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
     """How this image was built, and by what: all that must not be in the image itself.
 
-    lock: the digest of the lock file. findings: of the checks, as `check --json` has them.
+    lock: the digest of the lock file. builder: its `name` and what decides how it works (versions of engine,
+    BuildKit, …). findings: of the checks, as `check --json` has them.
     """
     return {
         "schema": RECORD_SCHEMA,
@@ -62,7 +78,7 @@ def record_of(
         "config": built.image.config_digest.text,
         "platform": str(built.plan.platform),
         "builder": {
-            "name": "direct",
+            **builder,
             "imagebuilder": __version__,
             "python": f"{platform.python_implementation()} {platform.python_version()}",
             "machine": f"{sys.platform} {platform.machine()}",

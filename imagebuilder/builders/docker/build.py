@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from imagebuilder.builders.direct.build import Built, BuiltLayer
 from imagebuilder.builders.docker.advice import explain
 from imagebuilder.builders.docker.buildx import BuildRequest, Buildx, find_buildx
 from imagebuilder.builders.docker.canonical import Canonical, canonical
@@ -18,7 +19,7 @@ from imagebuilder.builders.docker.saved import RawImage, read_exported, read_sav
 from imagebuilder.builders.docker.secrets import build_secrets
 from imagebuilder.dockerfile.steps import wheel_steps
 from imagebuilder.errors import MachineLacks, UsageProblem
-from imagebuilder.plan import Plan, PlannedLayer
+from imagebuilder.plan import Plan
 from imagebuilder.settings import Settings
 from imagebuilder.stack import Stack
 
@@ -37,14 +38,10 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltWithDocker:
-    """An image built by BuildKit. cached, made: steps that the engine had, and that it carried out."""
+    """An image built by BuildKit, in the form of the direct builder's. tools: for the build record."""
 
-    plan: Plan
-    canonical: Canonical
-    planned: tuple[PlannedLayer, ...]
+    built: Built
     tools: Mapping[str, str]
-    cached: int
-    made: int
 
 
 def build(
@@ -93,18 +90,24 @@ def build(
             workers=means.workers,
         )
     return BuiltWithDocker(
-        plan=plan,
-        canonical=made,
-        planned=tuple(layer for layer in plan.layers if layer.image is None),
+        built=Built(plan=plan, image=made.image, layers=_built_layers(plan, made)),
         tools={
+            "name": "docker",
             "engine": engine.facts.version,
             "store": engine.facts.store,
             "buildx": buildx.version,
             "driver": driver,
             "buildkit": ", ".join(buildx.buildkit_versions(options.builder)),
         },
-        cached=progress.cached,
-        made=progress.made,
+    )
+
+
+def _built_layers(plan: Plan, made: Canonical) -> tuple[BuiltLayer, ...]:
+    """The plan's layers as built; one that only WORKDIR made is not among them."""
+    planned = (layer for layer in plan.layers if layer.image is None)
+    return tuple(
+        BuiltLayer(planned=layer, ref=own.ref, unpacked=own.unpacked, cached=own.cached)
+        for layer, own in zip(planned, made.own, strict=False)
     )
 
 

@@ -193,7 +193,8 @@ def test_the_tree_is_that_of_an_installation(
     command = [
         "mmdebstrap", "--mode=root", "--variant=minbase",
         "--include=" + ",".join((*PACKAGES, "usr-is-merged")),
-        "--dpkgopt=force-unsafe-io", "--aptopt=APT::Install-Recommends false", SUITE, str(reference), f"deb {source.uri} {SUITE} main",
+        "--dpkgopt=force-unsafe-io",
+        "--aptopt=APT::Install-Recommends false", SUITE, str(reference), f"deb {source.uri} {SUITE} main",
     ]  # fmt: skip
     subprocess.run(command, check=True, capture_output=True)
     try:

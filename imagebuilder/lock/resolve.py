@@ -166,7 +166,11 @@ class _Work:
         return metadata
 
     def patches(self, resolved: _Resolved) -> tuple[LockedPatch, ...]:
-        return locked_patches(self.stack, lambda name: self.reading.member_paths(resolved.files[name].file))
+        def members(name: NormalizedName) -> frozenset[str]:
+            found = resolved.files.get(name)  # none where a marker leaves the requirement out here
+            return self.reading.member_paths(found.file) if found else frozenset()
+
+        return locked_patches(self.stack, members)
 
     def passed_over(self, resolved: _Resolved, kept: Mapping[NormalizedName, str]) -> tuple[PassedOver, ...]:
         """For what the stack names itself: the newest version that was not taken, and why."""

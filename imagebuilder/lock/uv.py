@@ -24,6 +24,7 @@ from packaging.requirements import Requirement
 from packaging.utils import NormalizedName, canonicalize_name
 from packaging.version import Version
 
+from imagebuilder.cache import storage_errors
 from imagebuilder.errors import MachineLacks, Unresolvable
 from imagebuilder.lock.explain import PROJECT, explain_failure
 from imagebuilder.lock.target import TargetFacts
@@ -85,7 +86,9 @@ def ask(question: Question, settings: Settings, reporter: Reporter) -> tuple[Ans
     Raises Unresolvable with uv's explanation, ArtefactUnusable where an index cannot be read.
     """
     uv = _uv_binary()
-    with TemporaryDirectory(prefix="imagebuilder-lock-") as name:
+    store = settings.cache_dir / "uv"
+    with storage_errors(store), TemporaryDirectory(prefix="imagebuilder-lock-") as name:
+        store.mkdir(parents=True, exist_ok=True)
         folder = Path(name)
         _write_inputs(folder, question)
         done = subprocess.run(

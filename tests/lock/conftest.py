@@ -88,7 +88,7 @@ requirements = {list(requirements)!r}
         """Another machine with an empty cache."""
         cache = self.folder / f"cache-{len(list(self.folder.glob('cache*')))}"
         cache.mkdir()
-        settings = replace(self.settings, cache_dir=cache, **changes)
+        settings = replace(self.settings, **{"cache_dir": cache, **changes})
         return World(self.server, self.default, settings, self.folder)
 
 

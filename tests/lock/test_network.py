@@ -70,7 +70,8 @@ def _uvs_own(real: World, requirements: list[str]) -> dict[str, str]:
     arguments = [
         "pip", "compile", "--no-config", "--no-build", "--python-version", "3.12", "--python-platform",
         "x86_64-manylinux_2_39", "--exclude-newer", AS_OF, "--overrides", "over.txt",
-        "--format", "pylock.toml", "--no-python-downloads", "--python", sys.executable, "-o", str(output), str(inputs),
+        "--format", "pylock.toml", "--no-python-downloads", "--python", sys.executable,
+        "-o", str(output), str(inputs),
     ]  # fmt: skip
     if real.settings.default_index:
         arguments += ["--default-index", real.settings.default_index]

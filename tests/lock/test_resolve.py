@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from imagebuilder.errors import ArtefactUnusable, StackInvalid, Unresolvable, UsageProblem
+from imagebuilder.errors import ArtefactUnusable, MachineLacks, StackInvalid, Unresolvable, UsageProblem
 from imagebuilder.index.http import Denied
 from imagebuilder.lock.model import HASH_COMPUTED, HASH_FROM_INDEX
 from imagebuilder.lock.pylock import format_lock, parse_lock
@@ -363,3 +363,53 @@ def test_a_base_that_does_not_say_its_glibc(world: World) -> None:
 
 
 BASE_DIGEST = "sha256:" + "1" * 64
+
+
+def test_a_searched_index_comes_before_the_default_one(world: World) -> None:
+    made = world.server.index("/company", form="html")
+    world.put("lib", "1.0+ours", index=made)
+    world.put("lib", "2.0")
+    world.put("app", "1.0", requires=["lib"])
+    top = f'[[index]]\nname = "company"\nurl = "{made.url}"\n'
+    lock = world.lock(world.stack("app", top=top))
+    assert {w.name: (w.version, w.index) for w in lock.wheels} == {
+        "app": ("1.0", "default"),
+        "lib": ("1.0+ours", "company"),
+    }
+
+
+def test_an_index_in_a_folder(world: World) -> None:
+    folder = world.folder / "disk" / "simple" / "kernel"
+    folder.mkdir(parents=True)
+    world.put("kernel", "1.0+cu130", index=world.server.index("/unused"))
+    name = "kernel-1.0+cu130-py3-none-any.whl"
+    (folder / name).write_bytes((world.folder / "made" / name).read_bytes())
+    (folder / "index.html").write_text(f'<a href="{name}">{name}</a>')
+    _, toml = bound(world)
+    world.put("app", "1.0")
+    stack = world.stack("app", top=toml + bound_layer("vendor", "kernel"))
+    carried = world.elsewhere(index_urls={"vendor": folder.parent.as_uri()})
+    wheel = carried.lock(stack).by_name["kernel"]
+    assert (wheel.index, wheel.hash_origin) == ("vendor", HASH_COMPUTED)
+
+
+def test_a_requirement_that_a_marker_leaves_out(world: World) -> None:
+    world.put("app", "1.0")
+    assert versions(world.lock(world.stack("app", "gone; sys_platform == 'win32'"))) == {"app": "1.0"}
+
+
+def test_a_yanked_version_is_taken_only_when_it_is_pinned(world: World) -> None:
+    world.put("app", "1.0")
+    world.put("app", "1.1", yanked="broken")
+    lock = world.lock(world.stack("app"))
+    assert versions(lock) == {"app": "1.0"} and "yanked" in lock.passed_over[0].why
+    assert versions(world.lock(world.stack("app==1.1"))) == {"app": "1.1"}
+    assert any("yanked" in text for text in world.told.warnings)
+
+
+def test_a_cache_that_cannot_be_written(world: World) -> None:
+    world.put("app", "1.0")
+    blocked = world.folder / "file"
+    blocked.write_text("not a folder")
+    with pytest.raises(MachineLacks, match="cannot be written"):
+        world.elsewhere(cache_dir=blocked).lock(world.stack("app"))

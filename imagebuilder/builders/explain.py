@@ -144,7 +144,7 @@ def _entries(path: Path) -> dict[str, _Entry]:
     entries: dict[str, _Entry] = {}
     try:
         with gzip.open(path) as stream:
-            archive = tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|")  # noqa: SIM115 - streams
+            archive = tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|", encoding="utf-8")  # noqa: SIM115
             for member in archive:
                 entries[member.name] = _Entry(
                     type={b"5": "directory", b"2": "symbolic link", b"1": "hard link"}.get(

@@ -100,7 +100,7 @@ def _line(requirement: str, digest: Digest) -> str:
 def files_tar(files: Sequence[File], mtime: int) -> bytes:
     """The extra files as a tar that `ADD` unpacks; without parents, so that those there keep their modes."""
     out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT, encoding="utf-8") as tar:
         for file in sorted(files, key=lambda f: f.path):
             member = tarfile.TarInfo(file.path.lstrip("/"))
             member.size, member.mode, member.mtime = len(file.content), file.mode, mtime

@@ -165,7 +165,9 @@ def entries(file: BinaryIO, size: int, name: str) -> Iterator[tarfile.TarInfo]:
     """The headers of an unpacked tar file, to its very end; contents are at `offset_data` in `file`."""
     end = file.seek(0)
     try:
-        with tarfile.open(fileobj=_Guarded(file, name), mode="r:") as tar:  # type: ignore[call-overload]
+        with tarfile.open(  # type: ignore[call-overload]
+            fileobj=_Guarded(file, name), mode="r:", encoding="utf-8"
+        ) as tar:
             for entry in tar:
                 tar.members = []  # else every header is kept
                 if entry.issparse():

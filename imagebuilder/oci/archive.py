@@ -101,7 +101,7 @@ def read_archive(file: Path, cache: Cache) -> tuple[StoredImage, ...]:
     """
     index: bytes | None = None
     try:
-        with tarfile.open(file, mode="r:", tarinfo=_SmallHeaders) as tar:
+        with tarfile.open(file, mode="r:", tarinfo=_SmallHeaders, encoding="utf-8") as tar:
             for member in tar:
                 if not member.isreg() or member.issparse():
                     continue

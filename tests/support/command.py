@@ -115,19 +115,22 @@ def outcome_of(process: subprocess.Popen[str]) -> Outcome:
     return Outcome(code=process.returncode, out=out, err=err)
 
 
-def give_files(source: Path, target: Path, *, copied: bool = False) -> None:
-    """Put another cache's artefacts, and nothing else of it, into a cache: hard links where possible."""
-    for path in (source / "artefacts").rglob("*"):
-        if path.is_file():
-            place = target / path.relative_to(source)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                if copied:
-                    shutil.copy(path, place)
-                else:
-                    os.link(path, place)
-            except OSError:
-                shutil.copy(path, place)
+def give_files(files: Mapping[str, str], cache: Path, *, copied: bool = False) -> None:
+    """Put these artefacts (path by sha256, as `fetch --json` says) into a cache.
+
+    Hard links where possible; copied: files of their own, whose owner may change.
+    """
+    for digest, source in files.items():
+        name = digest.removeprefix("sha256:")
+        place = cache / "artefacts" / "sha256" / name[:2] / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            if copied:
+                shutil.copy(source, place)
+            else:
+                os.link(source, place)
+        except OSError:
+            shutil.copy(source, place)
 
 
 def leftovers(cache: Path) -> list[str]:
@@ -180,21 +183,20 @@ def _release(python: Path) -> str:
     return done.stdout.strip()
 
 
-def install(wheel: Path, folder: Path, python: Path, environment: Mapping[str, str] = os.environ) -> Path:
+def install(wheel: Path, folder: Path, python: Path, *more: str) -> Path:
     """Install a wheel of imagebuilder with its dependencies into a fresh environment; its interpreter.
 
-    The dependencies come from the index that this machine is configured with.
+    more: requirements. The dependencies come from the index that this machine is configured with.
     """
     import uv
 
     from imagebuilder.settings import load
 
     program = uv.find_uv_bin()
-    index = load(environment).default_index
-    quiet = {**environment, "UV_NO_PROGRESS": "1", **({"UV_DEFAULT_INDEX": index} if index else {})}
+    index = load(os.environ).default_index
+    quiet = {**os.environ, "UV_NO_PROGRESS": "1", **({"UV_DEFAULT_INDEX": index} if index else {})}
     subprocess.run([program, "venv", "--quiet", "--python", str(python), str(folder)], check=True, env=quiet)
     installed = folder / "bin" / "python"
-    subprocess.run(
-        [program, "pip", "install", "--quiet", "--python", str(installed), str(wheel)], check=True, env=quiet
-    )
+    words = [program, "pip", "install", "--quiet", "--python", str(installed), str(wheel), *more]
+    subprocess.run(words, check=True, env=quiet)
     return installed

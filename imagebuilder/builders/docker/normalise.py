@@ -69,7 +69,11 @@ def folders(layer: Path) -> Folders:
     attributes: dict[str, Attributes] = {}
     parents: set[str] = set()
     removed: list[str] = []
-    with _reading(layer), _stream(layer) as file, tarfile.open(fileobj=file, mode="r|") as archive:
+    with (
+        _reading(layer),
+        _stream(layer) as file,
+        tarfile.open(fileobj=file, mode="r|", encoding="utf-8") as archive,
+    ):
         for member in archive:
             path = _path(member)
             parent, _, name = path.rpartition("/")
@@ -92,7 +96,11 @@ def normalise(
     BuildFailed: it holds what images of ours must not hold (device nodes).
     """
     writer = _Copy(out)
-    with _reading(layer), _plain(layer, scratch) as file, tarfile.open(fileobj=file, mode="r:") as archive:
+    with (
+        _reading(layer),
+        _plain(layer, scratch) as file,
+        tarfile.open(fileobj=file, mode="r:", encoding="utf-8") as archive,
+    ):
         members = {_path(m): m for m in archive}  # the last of a path counts, as when unpacking
         for path, member in _in_order(members):
             if path not in drop:

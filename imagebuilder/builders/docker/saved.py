@@ -46,7 +46,7 @@ def read_saved(chunks: Iterable[bytes], folder: Path) -> RawImage:
     links: dict[str, str] = {}
     try:
         stream = io.BufferedReader(cast("io.RawIOBase", _Reader(iter(chunks))), _CHUNK)
-        with tarfile.open(fileobj=stream, mode="r|") as archive:
+        with tarfile.open(fileobj=stream, mode="r|", encoding="utf-8") as archive:
             for member in archive:
                 name = member.name.removeprefix("./")
                 if name.startswith("/") or ".." in name.split("/"):

@@ -36,7 +36,10 @@ def make_certificates(tree: Tree, packages: Mapping[str, Unpacked]) -> None:
     names = sorted(_certificates(tree))
     if not names:
         raise BuildFailed("the package ca-certificates holds no certificates")
-    tree.put_file("etc/ca-certificates.conf", (_HEAD + "".join(f"{n}\n" for n in names)).encode())
+    tree.put_file(
+        "etc/ca-certificates.conf",
+        (_HEAD + "".join(f"{n}\n" for n in names)).encode("utf-8", "surrogateescape"),
+    )
     tree.put_folder("usr/local/share/ca-certificates")
     bundle: list[bytes] = []
     hashed: dict[str, str] = {}

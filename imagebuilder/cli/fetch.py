@@ -17,9 +17,15 @@ def command(context: Context, stack: str, as_json: bool) -> None:
     from imagebuilder.lock.fetch import fetch, link_wheels
 
     prepared = prepare(context, stack, lock_if_missing=True)
-    folder = prepared.lock_file.parent
+    folder = prepared.folder
     files = fetch(
-        prepared.lock, prepared.stack, context.settings, context.cache, context.reporter, folder=folder
+        prepared.lock,
+        prepared.stack,
+        context.settings,
+        context.cache,
+        context.reporter,
+        folder=folder,
+        base=True,
     )
     wheels = link_wheels(prepared.lock, context.cache, folder)
     if as_json:

@@ -23,11 +23,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A stack with its lock and plan. lock_file: where the lock was read or written."""
+    """A stack with its lock and plan.
+
+    lock_file: where the lock was read or written. folder: the one that its wheels' paths start from, which
+    for a shipped lock lies below the current folder.
+    """
 
     stack: Stack
     lock: Lock
     lock_file: Path
+    folder: Path
     plan: Plan
 
 
@@ -110,7 +115,8 @@ def prepare(context: Context, argument: str, *, lock_if_missing: bool = False) -
         write_lock(path, lock)
     else:
         lock, path = fresh_lock(context, stack)
-    return Prepared(stack=stack, lock=lock, lock_file=path, plan=make_plan(stack, lock))
+    folder = own_lock_file(context, stack).parent
+    return Prepared(stack=stack, lock=lock, lock_file=path, folder=folder, plan=make_plan(stack, lock))
 
 
 def obtain(
@@ -126,5 +132,5 @@ def obtain(
         context.settings,
         context.cache,
         context.reporter,
-        folder=prepared.lock_file.parent,
+        folder=prepared.folder,
     )

@@ -19,6 +19,7 @@ from imagebuilder.builders.docker.saved import RawImage, read_exported, read_sav
 from imagebuilder.builders.docker.secrets import build_secrets
 from imagebuilder.dockerfile.steps import wheel_steps
 from imagebuilder.errors import MachineLacks, UsageProblem
+from imagebuilder.oci.model import timestamp
 from imagebuilder.plan import Plan
 from imagebuilder.settings import Settings
 from imagebuilder.stack import Stack
@@ -63,7 +64,6 @@ def build(
     buildx = find_buildx(environment)
     driver = buildx.driver(options.builder)
     _check(plan, engine, driver)
-    own = layers_made(plan)
     with means.cache.temporary() as scratch:
         context = scratch / "context"
         write_context(context, plan, stack, means, template=options.template, vendored=options.vendored)
@@ -83,8 +83,8 @@ def build(
             raw = run.carry_out(request)
         made = canonical(
             raw,
-            own=own,
-            epoch=int(plan.created.timestamp()),
+            titles=[layer.title for layer in plan.layers if layer.image is None],
+            created=timestamp(plan.created),
             cache=means.cache,
             reporter=means.reporter,
             workers=means.workers,
@@ -109,12 +109,6 @@ def _built_layers(plan: Plan, made: Canonical) -> tuple[BuiltLayer, ...]:
         BuiltLayer(planned=layer, ref=own.ref, unpacked=own.unpacked, cached=own.cached)
         for layer, own in zip(planned, made.own, strict=False)
     )
-
-
-def layers_made(plan: Plan) -> int:
-    """How many layers the Dockerfile of this plan puts on its base: WORKDIR makes one unless it is /."""
-    workdir = plan.run.workdir not in ("", "/")
-    return sum(layer.image is None for layer in plan.layers) + workdir
 
 
 def _check(plan: Plan, engine: Engine, driver: str) -> None:

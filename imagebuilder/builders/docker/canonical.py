@@ -8,6 +8,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 
 from imagebuilder.builders.docker.normalise import IDENTITY, Folders, folders, normalise
@@ -30,6 +31,20 @@ class CanonicalLayer:
     unpacked: int
     cached: bool
 
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is left of it, as of WORKDIR's where the folder was there already."""
+        return self.unpacked == len(tar.END)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Todo:
+    """A layer as it came, its digest, and the paths to leave out."""
+
+    path: Path
+    digest: Digest
+    drop: frozenset[str]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Canonical:
@@ -40,55 +55,73 @@ class Canonical:
 
 
 def canonical(
-    raw: RawImage, *, own: int, epoch: int, cache: Cache, reporter: Reporter, workers: int
+    raw: RawImage, *, titles: Sequence[str], created: str, cache: Cache, reporter: Reporter, workers: int
 ) -> Canonical:
-    """Bring the last `own` layers into one form; those of the base stay as they are.
+    """Bring the layers that the build made into one form; those of its base stay as they are.
 
-    epoch: the image's date in seconds; no file of ours is newer. Everything is in the cache afterwards.
+    created: the image's date (RFC 3339); no file of ours is newer. titles: of the plan's layers, for the
+    history; where a template made other layers, BuildKit's words stay. All of it is in the cache afterwards.
     Raises ArtefactUnusable, BuildFailed, MachineLacks.
     """
-    split = len(raw.layers) - own
-    with ThreadPoolExecutor(max_workers=max(1, workers)) as pool:
-        sources = list(pool.map(_digest_of, raw.layers))
-    base = [_base_layer(path, digest, diff_id, cache) for path, digest, diff_id in
-            zip(raw.layers[:split], sources, raw.config.diff_ids, strict=False)]  # fmt: skip
-    todo = list(zip(raw.layers[split:], sources[split:], strict=True))
+    split = len(raw.layers) - _made_by_build(raw.config, created)
+    workers = max(1, workers)
+    with ThreadPoolExecutor(max_workers=workers) as pool:
+        sources = list(zip(raw.layers, pool.map(_digest_of, raw.layers), strict=True))
+    base = [
+        _base_layer(path, digest, diff_id, cache)
+        for (path, digest), diff_id in zip(sources[:split], raw.config.diff_ids[:split], strict=True)
+    ]
     below = _Below([(layer.path, layer.descriptor.digest) for layer in base if layer.path], cache)
-    drops = [below.add(path, digest) for path, digest in todo]
-    total = sum(path.stat().st_size for path, _ in todo)
+    todo = [_Todo(path=path, digest=digest, drop=below.add(path, digest)) for path, digest in sources[split:]]
+    epoch = int(datetime.fromisoformat(created.replace("Z", "+00:00")).timestamp())
     stop = threading.Event()
+    total = sum(item.path.stat().st_size for item in todo)
     with reporter.task("bringing layers into one form", total=total) as task:
 
-        def make(item: tuple[tuple[Path, Digest], frozenset[str]]) -> CanonicalLayer:
-            (path, digest), drop = item
-            size = path.stat().st_size
-            made = _make(path, digest, drop=drop, epoch=epoch, cache=cache, stop=stop)
+        def make(item: _Todo) -> CanonicalLayer:
+            size = item.path.stat().st_size
+            made = _make(item, epoch, cache, stop)
             task.advance(size)
             return made
 
-        pool = ThreadPoolExecutor(max_workers=max(1, workers))
+        pool = ThreadPoolExecutor(max_workers=workers)
         try:
-            layers = tuple(pool.map(make, zip(todo, drops, strict=True)))
+            layers = list(pool.map(make, todo))
         finally:
             stop.set()
             pool.shutdown(cancel_futures=True)
-    refs = (*base, *(layer.ref for layer in layers))
-    kept = [
-        ref for ref, layer in zip(refs, (*(None for _ in base), *layers), strict=True) if not _empty(layer)
-    ]
-    config = replace(raw.config, history=_history(raw.config, [ref not in kept for ref in refs]))
-    return Canonical(image=Image.make(config, tuple(kept)), own=tuple(x for x in layers if not _empty(x)))
+    history = _history(raw.config, created, titles, layers)
+    own = tuple(layer for layer in layers if not layer.empty)
+    refs = (*base, *(layer.ref for layer in own))
+    return Canonical(image=Image.make(replace(raw.config, history=history), refs), own=own)
 
 
-def _empty(layer: CanonicalLayer | None) -> bool:
-    """Whether nothing is left of a layer, as of WORKDIR's where the folder was there already."""
-    return layer is not None and layer.unpacked == len(tar.END)
+def _made_by_build(config: ImageConfig, created: str) -> int:
+    """How many layers are not the base's: BuildKit dates its steps by SOURCE_DATE_EPOCH, a base otherwise."""
+    count = 0
+    for step in reversed(config.history):
+        if step.created != created:
+            break
+        count += not step.empty
+    return count
 
 
-def _history(config: ImageConfig, dropped: Sequence[bool]) -> tuple[History, ...]:
-    """The history, where steps whose layer was dropped have made none."""
-    gone = iter(dropped)
-    return tuple(replace(step, empty=step.empty or next(gone, False)) for step in config.history)
+def _history(
+    config: ImageConfig, created: str, titles: Sequence[str], layers: Sequence[CanonicalLayer]
+) -> tuple[History, ...]:
+    """The base's history, then one step for each layer that is left, as the direct builder writes it."""
+    ours = len(config.history)
+    while ours and config.history[ours - 1].created == created:
+        ours -= 1
+    words = [step.created_by for step in config.history[ours:] if not step.empty]
+    if len(titles) <= len(words) <= len(titles) + 1:  # WORKDIR makes one of its own
+        words = [*(f"imagebuilder {title}" for title in titles), *words[len(titles) :]]
+    steps = (
+        History(created=created, created_by=text)
+        for text, layer in zip(words, layers, strict=True)
+        if not layer.empty
+    )
+    return (*config.history[:ours], *steps)
 
 
 class _Below:
@@ -130,17 +163,15 @@ class _Below:
         return found
 
 
-def _make(
-    path: Path, digest: Digest, *, drop: frozenset[str], epoch: int, cache: Cache, stop: threading.Event
-) -> CanonicalLayer:
-    key = f"{digest} {epoch} {sorted(drop)} {IDENTITY}"
+def _make(todo: _Todo, epoch: int, cache: Cache, stop: threading.Event) -> CanonicalLayer:
+    key = f"{todo.digest} {epoch} {sorted(todo.drop)} {IDENTITY}"
     with cache.lock(f"layer-{Digest.of(key.encode()).hex}", stop.is_set):
         if found := _cached(key, cache):
             return found
         with cache.temporary() as scratch, storage_errors(scratch):
             target = scratch / "layer"
             with target.open("wb") as out:
-                blob = normalise(path, out, latest=epoch, scratch=scratch, drop=drop)
+                blob = normalise(todo.path, out, latest=epoch, scratch=scratch, drop=todo.drop)
             cache.adopt(target, blob.digest, proven=True)  # hashed while it was written
         record = {
             "digest": blob.digest.text,

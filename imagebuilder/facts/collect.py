@@ -6,12 +6,14 @@ import re
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import IO, cast
 
 from imagebuilder.errors import ArtefactUnusable
 from imagebuilder.facts.elf import ElfFacts, Seekable, read_elf
 from imagebuilder.facts.gpu import FatbinWatch, GpuCode, read_gpu
 from imagebuilder.facts.member import Deflated, Stored
+from imagebuilder.facts.prefix import read_front
 from imagebuilder.facts.pyloader import LOADER_MODULE, MAX_SOURCE, literals, preloads
 from imagebuilder.facts.record import FileFact, Literal, Preload, WheelFacts
 from imagebuilder.facts.wheel import Wheel
@@ -46,6 +48,19 @@ def collect(
         return _Collector(wheel, source, dict(preload_functions)).facts()
 
 
+def collect_front(
+    source: IO[bytes], filename: str, *, whole: frozenset[str] = frozenset(), most: int = 4 << 20
+) -> WheelFacts:
+    """Facts that the fronts of libraries tell, for a remote wheel: little is read.
+
+    whole: file names of the libraries to read instead of all; they are read to their end. A library whose
+    front does not suffice is read to its end where it is at most `most` bytes long, else it is in `problems`.
+    `files` are only the libraries.
+    """
+    with Wheel.open(source, filename) as wheel:
+        return _Collector(wheel, source, {}).front(whole, most)
+
+
 class _Collector:
     """Goes through the members of one wheel once."""
 
@@ -71,11 +86,38 @@ class _Collector:
                 self._literals.extend(literals(path, source))
                 if path in self._preload_functions:
                     self._preloads.extend(preloads(source, self._preload_functions[path]))
+        return self._result()
+
+    def front(self, whole: frozenset[str], most: int) -> WheelFacts:
+        for member in self._wheel.files:
+            path = installed_path(member.path)
+            name = path.rsplit("/", 1)[-1]
+            if not _BINARY.search(path) or _GPU_FILE.search(path) or (whole and name not in whole):
+                continue
+            try:
+                with ExitStack() as stack:
+                    file = self._file(member, stack, FatbinWatch())
+                    facts = None if whole else read_front(file, name)
+                    if facts is None and member.size <= most:
+                        facts = read_elf(file, path)
+                if facts is not None:
+                    self._elf[path] = facts
+                elif member.size > most:
+                    self._problems.append((path, "its front does not tell what it needs"))
+            except ArtefactUnusable as error:
+                self._problems.append((path, f"{error.what}: {error.seen}"))
+        return replace(self._result(), files={p: f for p, f in self._files().items() if _BINARY.search(p)})
+
+    def _files(self) -> dict[str, FileFact]:
+        return {installed_path(m.path): FileFact(crc=m.crc, size=m.size) for m in self._wheel.files}
+
+    def _result(self) -> WheelFacts:
+        wheel = self._wheel
         return WheelFacts(
             metadata=wheel.read(f"{wheel.dist_info}/METADATA").decode("utf-8", "replace"),
             tags=tuple(wheel.wheel_file().get_all("Tag", [])),
             scripts=tuple(sorted(e.name for e in wheel.entry_points() if e.group.endswith("_scripts"))),
-            files={installed_path(m.path): FileFact(crc=m.crc, size=m.size) for m in wheel.files},
+            files=self._files(),
             elf=self._elf,
             gpu=self._gpu,
             literals=tuple(self._literals),

@@ -24,17 +24,18 @@ class Assumed:
     """A library that nobody here has, but that will be there: the driver's, or one of an unread base.
 
     symbols: regular expression of the names it defines. newest: for version families such as `GLIBC_`, the
-    newest version it has. provider: who brings it.
+    newest version it has. without: names that it is known not to define. provider: who brings it.
     """
 
     soname: str
     provider: str
     symbols: str = ".*"
     newest: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    without: frozenset[str] = frozenset()
 
     def defines(self, wanted: Wanted) -> bool:
         """Would this library define what is wanted?"""
-        if not re.match(self.symbols, wanted.name):
+        if wanted.name in self.without or not re.match(self.symbols, wanted.name):
             return False
         return not wanted.version or self.has_version(wanted.version)
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import IO, cast
 
 from imagebuilder.cache import Cache
-from imagebuilder.facts.collect import collect
+from imagebuilder.errors import ArtefactUnusable
+from imagebuilder.facts.collect import collect, collect_front
 from imagebuilder.facts.record import KIND, WheelFacts, decode, encode
 from imagebuilder.facts.tables import runtimes
 from imagebuilder.index.http import Session
 from imagebuilder.index.ranged import RangedFile
 from imagebuilder.values import Digest
+
+FRONT_KIND = "facts-front-1"
 
 
 class FactStore:
@@ -22,27 +26,22 @@ class FactStore:
         self.received = 0
         """Bytes read over the network so far."""
 
-    def known(self, digest: Digest) -> WheelFacts | None:
+    def known(self, digest: Digest | None) -> WheelFacts | None:
         """What the cache has of this wheel."""
-        record = self._cache.read_record(KIND, digest.hex)
-        if record is None:
-            return None
-        try:
-            return decode(record)
-        except ValueError:
-            return None
+        return self._record(KIND, digest.hex) if digest else None
 
     def wheel(
-        self, digest: Digest, filename: str, address: Callable[[], str] | None = None
+        self, digest: Digest | None, filename: str, address: Callable[[], str] | None = None
     ) -> WheelFacts | None:
-        """Facts of this wheel; None where it is not in the cache and `address` is None.
+        """Facts of this wheel; None where it is not in the cache and cannot be read from afar.
 
-        A remote wheel is read whole only as far as its libraries go. Raises ArtefactUnusable.
+        Of a remote wheel, its libraries and metadata are read. digest: None where no index published one;
+        then nothing is kept. Raises ArtefactUnusable.
         """
         facts = self.known(digest)
         if facts is not None:
             return facts
-        path = self._cache.artefact(digest)
+        path = self._cache.artefact(digest) if digest else None
         if path is not None:
             with path.open("rb") as file:
                 facts = self._collect(file, filename)
@@ -52,8 +51,43 @@ class FactStore:
             self.received += remote.received
         else:
             return None
-        self._cache.write_record(KIND, digest.hex, encode(facts))
+        if digest:
+            self._cache.write_record(KIND, digest.hex, encode(facts))
         return facts
+
+    def front(
+        self,
+        digest: Digest | None,
+        filename: str,
+        address: Callable[[], str],
+        whole: frozenset[str] = frozenset(),
+    ) -> WheelFacts:
+        """What little reading tells (`collect_front`); all facts where the cache has them."""
+        key = " ".join([digest.hex if digest else "", *sorted(whole)])
+        facts = self.known(digest) or (self._record(FRONT_KIND, key) if digest else None)
+        if facts is not None:
+            return facts
+        path = self._cache.artefact(digest) if digest else None
+        if path is not None:
+            with path.open("rb") as file:
+                facts = collect_front(file, filename, whole=whole)
+        elif self._http is not None:
+            remote = RangedFile(address(), self._http, name=filename)
+            facts = collect_front(cast("IO[bytes]", remote), filename, whole=whole)
+            self.received += remote.received
+        else:
+            raise ArtefactUnusable(
+                f"{filename} is not here", hint="run again without --offline, to read it by ranges"
+            )
+        if digest:
+            self._cache.write_record(FRONT_KIND, key, encode(facts))
+        return facts
+
+    def _record(self, kind: str, key: str) -> WheelFacts | None:
+        record = self._cache.read_record(kind, key)
+        with suppress(ValueError):
+            return decode(record) if record else None
+        return None
 
     @staticmethod
     def _collect(source: IO[bytes], filename: str) -> WheelFacts:

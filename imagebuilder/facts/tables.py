@@ -60,3 +60,9 @@ def layouts() -> tuple[Layout, ...]:
         )
         for row in table("layouts")["layout"]
     )
+
+
+@cache
+def alternate_words() -> tuple[str, ...]:
+    """Names of backends by which alternatives in a wheel differ."""
+    return tuple(table("alternates")["words"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import lzma
 import os
+import zlib
 from array import array
 from functools import cache
 from pathlib import Path
@@ -61,6 +62,7 @@ class Recorded:
 
     def _elf(self, data: dict[str, Any]) -> ElfFacts:
         names, references = self._document["names"], self._document["references"]
+        keys = self._document["keys"]
         return ElfFacts(
             machine="x86_64",
             soname=data["soname"],
@@ -84,6 +86,7 @@ class Recorded:
                 versioned=array("Q", sorted(self._hashes[i] for i in data["versioned"])),
                 has_versions=data["has_versions"],
             ),
+            packed_names=zlib.compress("\n".join(sorted(keys[i] for i in data["plain"])).encode()),
         )
 
 

@@ -1,0 +1,100 @@
+"""Releases of a package on an index: which there are for a target, and what is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from imagebuilder.errors import UsageProblem
+from imagebuilder.facts.record import WheelFacts
+from imagebuilder.facts.store import FactStore
+from imagebuilder.facts.tables import alternate_words, driver, layouts, runtimes
+from imagebuilder.index.simple import Indexes, IndexFile
+from imagebuilder.lock.choose import best_wheel
+from imagebuilder.lock.target import TargetFacts
+from imagebuilder.progress import Reporter
+from imagebuilder.recon.matrix import Question, Release, Row, matrix
+
+
+def wheels_of(
+    indexes: Indexes, requirement: Requirement, index: str, target: TargetFacts, most: int
+) -> list[IndexFile]:
+    """The wheels of the newest releases that satisfy the requirement and fit the target, newest first.
+
+    Pre-releases count only where the requirement names one; yanked files do not count. UsageProblem where
+    nothing is left.
+    """
+    files = [f for f in indexes.project(requirement.name, index) if f.is_wheel and f.yanked is None]
+    versions = sorted({f.version for f in files}, reverse=True)
+    allowed = requirement.specifier.filter(versions, prereleases=requirement.specifier.prereleases or False)
+    found = []
+    for version in sorted(allowed, reverse=True):
+        wheel = best_wheel(files, version, target)
+        if wheel is not None:
+            found.append(wheel)
+        if len(found) == most:
+            break
+    if not found:
+        raise UsageProblem(
+            f"no release of {requirement} on the index {index!r} has a wheel for CPython {target.python} on "
+            f"{target.platform.machine} with glibc {target.glibc}",
+            seen=f"{len(versions)} releases with wheels",
+            hint="another --python, --glibc or --index",
+        )
+    return found
+
+
+def ask(
+    package: IndexFile,
+    releases: Sequence[IndexFile],
+    target: TargetFacts,
+    store: FactStore,
+    reporter: Reporter,
+    *,
+    full: bool,
+    workers: int,
+) -> list[Row]:
+    """Read what must be read, and answer. full: every library whole, else fronts and small libraries."""
+    with reporter.task(f"reading {package.filename}", unit="wheel"):
+        facts = (
+            _whole(store, package)
+            if full
+            else store.front(package.sha256, package.filename, lambda: package.url)
+        )
+    needed = frozenset(n for elf in facts.elf.values() for n in elf.needed)
+
+    def read(file: IndexFile) -> Release:
+        if full:
+            found = _whole(store, file)
+        else:
+            found = store.front(file.sha256, file.filename, lambda: file.url, needed)
+        release = Release(version=str(file.version), facts=found, complete=full)
+        task.advance(1)
+        return release
+
+    with (
+        reporter.task(f"reading {releases[0].name}", total=len(releases), unit="release") as task,
+        ThreadPoolExecutor(workers) as pool,
+    ):
+        read_releases = list(pool.map(read, releases))
+    question = Question(
+        package=canonicalize_name(package.name),
+        facts=facts,
+        against=canonicalize_name(releases[0].name),
+        python=target.python.parts,
+        layouts=layouts(),
+        words=alternate_words(),
+        runtimes=runtimes(),
+        driver=driver(),
+    )
+    return matrix(question, read_releases)
+
+
+def _whole(store: FactStore, file: IndexFile) -> WheelFacts:
+    facts = store.wheel(file.sha256, file.filename, lambda: file.url)
+    if facts is None:
+        raise UsageProblem(f"{file.filename} is not here", hint="run again without --offline")
+    return facts

@@ -1,0 +1,109 @@
+"""Which releases go together: on recorded facts, and on PyPI by ranges."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from imagebuilder.facts.record import FileFact
+from imagebuilder.facts.tables import alternate_words, driver, layouts, runtimes
+from imagebuilder.recon.matrix import Question, Release, Row, matrix
+from tests.support.abi_facts import recorded
+
+SMALL = {"libc10.so", "libc10_cuda.so"}
+
+
+def _rows(extension: str, *, complete: bool, python: tuple[int, ...] = (3, 11)) -> dict[str, Row]:
+    data = recorded()
+    filename = next(name for name in sorted({r[1] for r in data.rows}) if name.startswith(extension))
+    facts = data.wheel(filename)
+    facts = replace(facts, files={path: FileFact(crc=0, size=0) for path in facts.elf})
+    question = Question(
+        package="extension",
+        facts=facts,
+        against="torch",
+        python=python,
+        layouts=layouts(),
+        words=alternate_words(),
+        runtimes=runtimes(),
+        driver=driver(),
+    )
+    releases = []
+    for torch in sorted(data.closures):
+        whole = data.wheel(torch)
+        files = {path: FileFact(crc=0, size=0) for path in whole.elf}
+        elf = {p: e for p, e in whole.elf.items() if complete or posixpath.basename(p) in SMALL}
+        releases.append(
+            Release(
+                version=torch.split("-")[1], facts=replace(whole, files=files, elf=elf), complete=complete
+            )
+        )
+    return {row.version: row for row in matrix(question, releases)}
+
+
+def _loads(rows: dict[str, Row]) -> set[str]:
+    return {version for version, row in rows.items() if row.verdict == "loads"}
+
+
+@pytest.mark.parametrize("complete", [False, True])
+def test_sgl_kernel_goes_with_two_releases(complete: bool) -> None:
+    rows = _rows("sgl_kernel-0.3.21", complete=complete)
+    assert _loads(rows) == {"2.9.0", "2.9.1"}
+    changed = "_ZN3c104cuda29c10_cuda_check_implementationEiPKcS2_"
+    assert f"{changed}ib" in rows["2.10.0"].missing
+    assert dict(rows["2.10.0"].instead)[f"{changed}ib"] == f"{changed}jb"
+    assert "libcudart.so.12" in rows["2.11.0"].missing
+    assert bool(rows["2.9.1"].unchecked) is not complete
+
+
+@pytest.mark.parametrize(
+    ("extension", "good"),
+    [
+        ("sgl_kernel-0.3.18", {"2.8.0"}),
+        ("sglang_kernel-0.4.2.post2", {"2.11.0"}),
+        ("torchvision-0.24.1", {"2.9.0", "2.9.1"}),
+        ("torchvision-0.23.0", {"2.8.0"}),
+    ],
+)
+def test_whole_wheels_against_whole_releases(extension: str, good: set[str]) -> None:
+    """What the recorded dlopen outcomes say of all members together."""
+    assert _loads(_rows(extension, complete=True)) == good
+
+
+def test_a_fast_no_is_never_wrong() -> None:
+    """Whatever loads when everything is read is not refused when little is read."""
+    for name in sorted({r[1] for r in recorded().rows}):
+        prefix = "-".join(name.split("-")[:2])
+        fast, full = _rows(prefix, complete=False), _rows(prefix, complete=True)
+        assert _loads(full) <= _loads(fast), prefix
+
+
+def test_a_crash_says_why() -> None:
+    row = _rows("torchvision-0.23.0", complete=True)["2.9.1"]
+    assert row.verdict == "fails"
+    assert "c10::KernelFunction" in row.because
+    assert json.loads(json.dumps(row.as_json()))["because"] == row.because
+
+
+@pytest.mark.network
+def test_on_pypi_by_ranges(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from imagebuilder.cli import main
+
+    monkeypatch.setenv("IMAGEBUILDER_CACHE_DIR", str(tmp_path))
+    arguments = ["matrix", "sgl-kernel==0.3.21", "--against", "torch<=2.15.0", "--json"]
+    assert main.run(arguments) == 0
+    out, err = capfd.readouterr()
+    rows = json.loads(out)["rows"]
+    assert len(rows) == 10
+    assert {r["version"] for r in rows if r["verdict"] == "loads"} == {"2.9.0", "2.9.1"}
+    read = re.search(r"read ([\d.]+) MB", err)
+    assert read and float(read[1]) <= 40
+    assert main.run([*arguments, "--offline"]) == 0
+    assert json.loads(capfd.readouterr().out)["rows"] == rows

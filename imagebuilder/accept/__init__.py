@@ -1,0 +1,1 @@
+"""Proves an image: smoke, baseline, EAGLE-3, verdict, report."""

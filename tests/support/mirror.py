@@ -93,8 +93,11 @@ class Mirror:
 _X86 = "manylinux_2_28_x86_64"
 
 
-def cu130_mirror(server: Server, folder: Path, *, python: str = "312", patches: Path | None = None) -> Mirror:
-    """What `stacks/cu130.toml` needs, for CPython `python`. patches: the folder of SGLang's patches.
+def cu130_mirror(
+    server: Server, folder: Path, *, python: str = "312", patches: Path | None = None, pip: Path | None = None
+) -> Mirror:
+    """What `stacks/cu130.toml` needs, for CPython `python`. patches: the folder of SGLang's patches; pip: a
+    real wheel of it, where the image is to be used.
 
     As in the world: PyTorch's and FlashInfer's indexes publish hashes and no upload times, SGLang's publishes
     no hashes; the default index has plain builds of the same versions, which must not be taken.
@@ -106,6 +109,10 @@ def cu130_mirror(server: Server, folder: Path, *, python: str = "312", patches: 
     cp = f"cp{python}-cp{python}-{_X86}"
     _vendor_wheels(torch, sglang, flashinfer, folder, cp)
     _default_wheels(default, folder, cp, patches)
+    if pip is None:
+        publish(default, folder, "pip", "26.3", upload_time=DATED)
+    else:
+        default.add("pip", pip.name, pip, upload_time=DATED)
     return Mirror(
         indexes={"pytorch-cu130": torch.url, "sglang-cu130": sglang.url, "flashinfer-cu130": flashinfer.url},
         default=default.url,
@@ -165,7 +172,6 @@ def _default_wheels(default: SimpleIndex, folder: Path, cp: str, patches: Path |
     put("triton", "3.5.1", tag=cp)
     put("transformers", "4.57.1", requires=["numpy", "requests"])
     for name, version in (
-        ("pip", "26.3"),
         ("filelock", "3.20.0"),
         ("numpy", "2.3.5"),
         ("requests", "2.32.5"),

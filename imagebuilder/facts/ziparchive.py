@@ -193,6 +193,8 @@ class ZipArchive:
         else:
             self._file.seek(at)
             data = self._file.read(size)
+            while len(data) < size and (more := self._file.read(size - len(data))):
+                data += more  # a raw file may give less than it is asked for
         if len(data) != size:
             raise self.bad("it ends early", seen=f"{self.size} bytes", wanted=f"{at + size} bytes or more")
         return data

@@ -75,14 +75,15 @@ class Wheel:
         self._check_wheel_version()
 
     @classmethod
-    def open(cls, source: Path | IO[bytes], filename: str | None = None) -> Wheel:
+    def open(cls, source: Path | IO[bytes], filename: str | None = None, *, label: str = "") -> Wheel:
         """Open a wheel on disk, or in a seekable file object (which stays the caller's to close).
 
-        filename: its real name, where `source` has another one (a cache names files by hash).
+        filename: its real name, where `source` has another one (a cache names files by hash). label: what
+        errors call it where it has no name that its contents must agree with.
         """
         if filename is None and isinstance(source, Path):
             filename = source.name
-        archive = ZipArchive(source, filename or "the wheel")
+        archive = ZipArchive(source, filename or label or "the wheel")
         try:
             return cls(archive, filename)
         except BaseException:

@@ -18,6 +18,12 @@ _NETWORK = re.compile(
     re.IGNORECASE,
 )
 _NO_SOLUTION = "No solution found"
+_UNSOUND = re.compile(
+    r"Failed to unzip wheel|Failed to read metadata|Metadata file .* is invalid", re.IGNORECASE
+)
+_UNSOUND_ONE = re.compile(
+    r"Because (\S+) has (?:an invalid package format|inconsistent metadata|invalid metadata)"
+)
 
 
 def explain_failure(stderr: str, stack_name: str, target: TargetFacts) -> ImagebuilderError:
@@ -26,6 +32,12 @@ def explain_failure(stderr: str, stack_name: str, target: TargetFacts) -> Imageb
     text, hints = _split_hints("\n".join(lines))
     if _NO_SOLUTION in text:
         steps = _steps(text)
+        if (unsound := _UNSOUND_ONE.search(" ".join(text.split()))) and len(steps) <= _SHOWN_STEPS:
+            return ArtefactUnusable(
+                f"{stack_name} cannot be locked: {unsound[1]} is not a sound wheel",
+                seen="; ".join(hints) or _shorten(steps),
+                hint="ask for another version, or tell whoever keeps that index",
+            )
         return Unresolvable(
             f"{stack_name} cannot be resolved: {_summary(text, target)}",
             seen=_shorten(steps),
@@ -39,6 +51,8 @@ def explain_failure(stderr: str, stack_name: str, target: TargetFacts) -> Imageb
             seen="; ".join(clean),
             hint="imagebuilder doctor",
         )
+    if _UNSOUND.search(text):
+        return ArtefactUnusable(f"{stack_name} cannot be locked: {what}", seen="; ".join(clean[1:]))
     return Unresolvable(f"{stack_name} cannot be resolved: {what}", seen="; ".join(clean[1:]))
 
 

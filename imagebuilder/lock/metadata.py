@@ -67,7 +67,7 @@ class Reading:
         """The wheel, where it lies. Its inner name is not compared with the file name: callers do."""
         from imagebuilder.facts.wheel import Wheel
 
-        with self._bytes(file) as source, Wheel.open(source) as wheel:
+        with self._bytes(file) as source, Wheel.open(source, label=file.filename) as wheel:
             yield wheel
 
     def _bytes(self, file: IndexFile) -> IO[bytes]:

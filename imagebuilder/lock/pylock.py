@@ -210,7 +210,7 @@ def _wheel(package: Package) -> Wheel:
         raise Bad(f"{where}: a locked package has a version and exactly one wheel")
     file = package.wheels[0]
     tool = Fields((package.tool or {}).get(_TOOL, {}), f"{where}.tool.{_TOOL}")
-    if file.size is None or "sha256" not in file.hashes or file.path is None:
+    if not file.size or file.size < 0 or "sha256" not in file.hashes or file.path is None:
         raise Bad(f"{where}.wheels: size, sha256 and path are wanted")
     _check_path(file.path, where)
     try:

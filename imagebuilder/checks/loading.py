@@ -1,0 +1,202 @@
+"""Libraries that will not load, by symbols, versions, needed libraries and layouts."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator, Sequence
+
+from imagebuilder.checks.model import Check, Code, Finding, Severity
+from imagebuilder.checks.subject import Loading, Subject
+from imagebuilder.facts.elf import symbol_hash
+from imagebuilder.facts.verdict import Verdict
+
+_MODULE = re.compile(r"(?:^_|\.abi3\.so$|\.cpython-\w+-[\w-]+\.so$)")
+_MOST = 6  # lines of evidence of one kind
+
+UNDEFINED = Code(
+    code="abi.undefined-symbol",
+    severity="error",
+    meaning="a library wants a symbol that nothing in its search scope defines",
+    consequence="importing it fails with `undefined symbol`: it was built for another release of its neighbour",
+    remedy="take releases that go together: `imagebuilder matrix PACKAGE --against NEIGHBOUR` lists them",
+)
+VERSION = Code(
+    code="abi.missing-version",
+    severity="error",
+    meaning="a library wants a version of a symbol that its provider does not have",
+    consequence="loading fails with `version X not found`: the system's libraries are too old for this wheel",
+    remedy="a base with a newer C or C++ library, or a wheel that was built on an older one",
+)
+MISSING = Code(
+    code="lib.missing",
+    severity="error",
+    meaning="a library needs another that the loader finds nowhere",
+    consequence="importing it fails with `cannot open shared object file`",
+    remedy="install what has it, or put its folder on the search path",
+    tables=("systems",),
+)
+PLUGIN = Code(
+    code="lib.missing-for-plugin",
+    severity="note",
+    meaning="a library that nothing loads by itself needs another that the loader finds nowhere",
+    consequence="that optional part (a transport, a plug-in, a backend) is not available",
+    remedy="install what it needs, if the part is wanted",
+    tables=("systems",),
+)
+CRASH = Code(
+    code="abi.layout-changed",
+    severity="error",
+    meaning="all symbols resolve, but a type that the library passes has another layout here",
+    consequence="the process crashes while the library registers itself",
+    remedy="a build for this release: `imagebuilder matrix` lists which go together",
+    tables=("layouts",),
+)
+DOUBT = Code(
+    code="abi.layout-unknown",
+    severity="warning",
+    meaning="a library passes a type whose layout changed, and nothing says for which release it was built",
+    consequence="it may crash while it registers itself",
+    remedy="try it before trusting it, or take a build that pins its release",
+    tables=("layouts",),
+)
+
+
+def run(subject: Subject) -> Iterator[Finding]:
+    """One finding for each library (or each set of alternatives) that does not load."""
+    needed = {n for facts in subject.facts.values() for elf in facts.elf.values() for n in elf.needed}
+    for loading in subject.loadings:
+        verdict = loading.best
+        if verdict.kind == "loads":
+            continue
+        yield from _findings(subject, loading, verdict, _is_plugin(subject, loading, needed))
+
+
+def _findings(subject: Subject, loading: Loading, verdict: Verdict, plugin: bool) -> Iterator[Finding]:
+    outcome = verdict.outcome
+    severity: Severity | None = "note" if plugin else None
+    name = posixpath.basename(verdict.path)
+    others = tuple(f"also: {v.path}" for v in loading.verdicts if v is not verdict)[:3]
+    if outcome.libraries:
+        missing = sorted({m.name for m in outcome.libraries})
+        code = PLUGIN if plugin else MISSING
+        evidence = [
+            f"{subject.environment.relative(m.wanted_by)} needs {m.name}" for m in outcome.libraries[:_MOST]
+        ]
+        yield _finding(
+            code, loading, verdict, f"{name} needs {', '.join(missing)}, which is nowhere",
+            (*evidence, *others), _where(subject, missing), severity,
+        )  # fmt: skip
+    if outcome.versions:
+        wanted = sorted({f"{v.version} of {v.library}" for v in outcome.versions})
+        yield _finding(
+            VERSION, loading, verdict, f"{name} wants {', '.join(wanted[:3])}", tuple(wanted[:_MOST]),
+            VERSION.remedy, severity,
+        )  # fmt: skip
+    symbols = list(dict.fromkeys(str(s.symbol) for s in outcome.symbols))
+    if symbols and not outcome.libraries:
+        shown = [f"undefined: {s}" for s in symbols[:_MOST]]
+        more = [f"and {len(symbols) - _MOST} more"] if len(symbols) > _MOST else []
+        near = _instead(subject, symbols[0])
+        yield _finding(
+            UNDEFINED, loading, verdict, f"{name} wants {symbols[0]}, which nothing defines",
+            (*shown, *more, *near, *others), _releases_hint(loading, near), severity,
+        )  # fmt: skip
+    for risk in verdict.risks:
+        layout = risk.layout
+        runs = subject.version_of[layout.package]
+        if risk.crash:
+            what = f"{name} was built {risk.built} {layout.package} {layout.changed_in} changed {layout.type}"
+            yield _finding(
+                CRASH, loading, verdict, f"{what}, and meets {runs}", others,
+                f"imagebuilder matrix {loading.wheel} --against {layout.package}", severity,
+            )  # fmt: skip
+        else:
+            yield _finding(
+                DOUBT, loading, verdict,
+                f"{name} passes {layout.type}, which changed in {layout.package} {layout.changed_in}",
+                (f"{layout.package} {runs} is installed; nothing tells for which one it was built", *others),
+                DOUBT.remedy, severity,
+            )  # fmt: skip
+
+
+def _finding(
+    code: Code, loading: Loading, verdict: Verdict, what: str, evidence: Sequence[str], fix: str,
+    severity: Severity | None,
+) -> Finding:  # fmt: skip
+    return Finding(
+        code=code.code,
+        severity=severity or code.severity,
+        what=what,
+        evidence=tuple(evidence),
+        fix=fix,
+        package=loading.wheel,
+        path=verdict.path,
+    )
+
+
+def _is_plugin(subject: Subject, loading: Loading, needed: set[str]) -> bool:
+    """Nothing needs it, and it is no extension module: its package opens it only when asked to."""
+    for verdict in loading.verdicts:
+        elf = subject.facts[loading.wheel].elf[verdict.path]
+        name = posixpath.basename(verdict.path)
+        module = name.partition(".")[0]
+        if _MODULE.search(name) or elf.soname in needed or name in needed:
+            return False
+        if elf.exports.has_plain(symbol_hash(f"PyInit_{module}".encode())):
+            return False
+    return True
+
+
+def _where(subject: Subject, missing: Sequence[str]) -> str:
+    """What has the missing libraries: a system package, or another major of it that is here."""
+    parts = []
+    packages = sorted({p for n in missing if (p := subject.tables.sonames.get(n))})
+    if packages:
+        parts.append(f"[system] packages += {', '.join(packages)}")
+    for name in missing:
+        if name in subject.tables.sonames:
+            continue
+        stem = name.partition(".so")[0] + ".so"
+        here = sorted(n for n in subject.environment.by_file_name if n.startswith(stem) and n != name)
+        if name in subject.environment.by_file_name:
+            parts.append(f"{name} is in the image but not on the path: add its folder to LD_LIBRARY_PATH")
+        elif here:
+            parts.append(f"the set has {', '.join(here[:3])}: take a build for that")
+    return "; ".join(parts) or MISSING.remedy
+
+
+def _instead(subject: Subject, symbol: str) -> tuple[str, ...]:
+    """Names that the set does export and that begin as the missing one: the same function, changed."""
+    match = re.match(r"_ZN[KVRO]*(?:\d+[A-Za-z_]\w*?)+E", symbol)
+    name = symbol.partition("@")[0]
+    stem = (match.group() if match else name[: max(len(name) - 2, 12)]).encode()
+    for path in _neighbours(subject, name):
+        found = [n for n in subject.environment.files.libraries[path].names() if n.startswith(stem)]
+        if found:
+            owner = subject.environment.relative(path)
+            return tuple(f"{owner} defines {n.decode('utf-8', 'replace')}" for n in found[:2])
+    return ()
+
+
+def _neighbours(subject: Subject, symbol: str) -> Iterator[str]:
+    """Libraries of packages whose import loads libraries: small ones first."""
+    for runtime in subject.tables.runtimes:
+        if runtime.package in subject.facts:
+            files = subject.facts[runtime.package].files
+            for path in sorted(
+                subject.facts[runtime.package].elf, key=lambda p: files[p].size if p in files else 0
+            ):
+                yield subject.environment.absolute(path)
+
+
+def _releases_hint(loading: Loading, near: Sequence[str]) -> str:
+    if near:
+        neighbour = near[0].split("/")[0]
+        return (
+            f"imagebuilder matrix {loading.wheel} --against {neighbour} lists the releases that go together"
+        )
+    return UNDEFINED.remedy
+
+
+CHECK = Check(run=run, codes=(UNDEFINED, VERSION, MISSING, PLUGIN, CRASH, DOUBT))

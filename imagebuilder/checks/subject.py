@@ -1,0 +1,138 @@
+"""Everything that checks look at, gathered beforehand; derived views are computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+
+from packaging.metadata import RawMetadata, parse_email
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from imagebuilder.checks.tables import Tables
+from imagebuilder.facts.alternates import groups, importable
+from imagebuilder.facts.environment import Environment, SystemFacts
+from imagebuilder.facts.loader import Process
+from imagebuilder.facts.record import WheelFacts
+from imagebuilder.facts.verdict import Verdict, judge
+from imagebuilder.lock.model import Lock, Wheel
+from imagebuilder.lock.target import TargetFacts
+from imagebuilder.plan.model import Plan
+from imagebuilder.stack.model import Stack
+
+_BAD = {"loads": 0, "unknown": 1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loading:
+    """Verdicts on libraries of one wheel that are alternatives to each other; the best one counts."""
+
+    wheel: str
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def best(self) -> Verdict:
+        """Of the alternative that fares best."""
+        return min(self.verdicts, key=lambda v: _BAD.get(v.kind, 2))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A stack, its lock and plan, and the facts of what the lock names.
+
+    facts: by package; a wheel that was not read is missing. system: what the loader finds outside
+    site-packages; system_is_assumed: from a table, since the base was not read. listed: for packages that an
+    index was asked about, the file names that it lists now. previous: a lock to compare with.
+    """
+
+    stack: Stack
+    lock: Lock
+    plan: Plan
+    target: TargetFacts
+    tables: Tables
+    facts: Mapping[str, WheelFacts] = field(default_factory=dict)
+    system: SystemFacts = field(default_factory=SystemFacts)
+    system_is_assumed: bool = True
+    listed: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    previous: Lock | None = None
+    now: datetime | None = None
+
+    @property
+    def site(self) -> str:
+        """Where site-packages lies in the image."""
+        major, minor = self.target.python.parts[:2]
+        return f"/opt/venv/lib/python{major}.{minor}/site-packages"
+
+    @cached_property
+    def env(self) -> Mapping[str, str]:
+        """The image's environment variables, as the stack sets them."""
+        return dict(self.stack.env)
+
+    @cached_property
+    def version_of(self) -> dict[str, str]:
+        """Locked versions by package."""
+        return {wheel.name: wheel.version for wheel in self.lock.wheels}
+
+    @cached_property
+    def metadata(self) -> Mapping[str, RawMetadata]:
+        """METADATA of every wheel that was read."""
+        return {name: parse_email(facts.metadata)[0] for name, facts in self.facts.items()}
+
+    @cached_property
+    def environment(self) -> Environment:
+        """What the loader sees in the image."""
+        return Environment(
+            self.facts,
+            self.system,
+            self.tables.driver,
+            self.tables.runtimes,
+            site=self.site,
+            ld_library_path=tuple(p for p in self.env.get("LD_LIBRARY_PATH", "").split(":") if p),
+        )
+
+    @cached_property
+    def loadings(self) -> tuple[Loading, ...]:
+        """Every library of every wheel that this Python may load, judged in a process that imported torch."""
+        process = self.environment.start()
+        return tuple(
+            Loading(wheel=name, verdicts=tuple(self._judge(process, name, path) for path in group))
+            for name, facts in sorted(self.facts.items())
+            for group in groups(
+                [p for p in facts.elf if importable(p, self.target.python.parts)],
+                self.tables.alternate_words,
+            )
+        )
+
+    def _judge(self, process: Process, name: str, path: str) -> Verdict:
+        return judge(
+            self.environment,
+            process,
+            name,
+            path,
+            layouts=self.tables.layouts,
+            version_of=self.version_of,
+        )
+
+    def requirements_of(self, package: str) -> Iterator[Requirement]:
+        """What a wheel's METADATA asks for, for the lock's target and the extras in use."""
+        wheel = self.lock.by_name[package]
+        for text in self.metadata[package].get("requires_dist", ()):
+            try:
+                requirement = Requirement(text)
+            except InvalidRequirement:
+                continue
+            extras = wheel.extras or ("",)
+            if requirement.marker is None or any(
+                requirement.marker.evaluate({**self.target.markers, "extra": extra}) for extra in extras
+            ):
+                yield requirement
+
+    def named_in_stack(self) -> Iterator[tuple[str, Wheel]]:
+        """(key of the stack file, locked wheel) for every requirement that the stack itself names."""
+        for i, layer in enumerate(self.stack.layers):
+            for j, requirement in enumerate(layer.requirements):
+                wheel = self.lock.by_name.get(canonicalize_name(requirement.name))
+                if wheel is not None:
+                    yield f"layer[{i}].requirements[{j}]", wheel

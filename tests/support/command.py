@@ -97,8 +97,8 @@ class Machine:
         return outcome_of(self.start(*arguments, prefix=prefix, **more))
 
     def build(self, *arguments: str, prefix: Sequence[str] = (), **more: Any) -> dict[str, Any]:
-        """`build --json`: the build record. AssertionError with the command's words where it fails."""
-        outcome = self.run("build", *arguments, "--json", prefix=prefix, **more)
+        """The direct builder's `build --json`: the build record. AssertionError where it fails."""
+        outcome = self.run("build", "--builder", "direct", *arguments, "--json", prefix=prefix, **more)
         assert outcome.code == 0, f"exit {outcome.code}: {outcome.out}{outcome.err}"
         record: dict[str, Any] = json.loads(outcome.out)
         return record

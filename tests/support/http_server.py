@@ -239,6 +239,16 @@ class Server:
     def remove(self, path: str) -> None:
         self._replies.pop(path, None)
 
+    def body(self, path: str) -> bytes:
+        """What is served there."""
+        body = self._replies[path].body
+        return body if isinstance(body, bytes) else body.read_bytes()
+
+    @property
+    def paths(self) -> list[str]:
+        """Every path that something was put to."""
+        return list(self._replies)
+
     def route(self, prefix: str, answer: Callable[[Request], Reply]) -> None:
         """All below a path is answered by this; the longest prefix wins, `put` beats it."""
         self._routes.append((prefix, answer))

@@ -1,0 +1,210 @@
+"""Small-sample statistics of an acceptance: Student's t, and what a comparison of few units can say. Pure.
+
+Everything that is compared is a mean over units (rounds, or starts of a server), never over requests:
+requests of one run are not independent (Kalibera & Jones, ISMM 2013). benchmarks/statistics.py shows by
+simulation that intervals made here cover the truth as often as they say.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import NormalDist, fmean, variance
+
+_TINY = 1e-300
+_CLOSE = 1e-14
+_NORMAL_FROM = 1e7  # degrees of freedom from which t and normal agree to all digits that anybody prints
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """From low to high, both included."""
+
+    low: float
+    high: float
+
+    def above(self, bound: float) -> bool:
+        """All of it is above this bound."""
+        return self.low > bound
+
+    def below(self, bound: float) -> bool:
+        """All of it is below this bound."""
+        return self.high < bound
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effect:
+    """A mean over units with its standard error and the degrees of freedom which that was estimated with.
+
+    units: how many there were. error None: one unit says nothing about noise. df may be infinite.
+    """
+
+    mean: float
+    error: float | None
+    df: float
+    units: int
+
+    def interval(self, miss: float) -> Interval | None:
+        """Misses the true mean with this probability, half of it on each side. None: cannot be said."""
+        if self.error is None or self.df <= 0:
+            return None
+        half = self.error * t_quantile(1 - miss / 2, self.df)
+        return Interval(low=self.mean - half, high=self.mean + half)
+
+
+def mean_effect(values: Sequence[float]) -> Effect:
+    """The mean of independent units, or of the differences of paired ones."""
+    if not values:
+        raise ValueError("no units")
+    n = len(values)
+    if n == 1:
+        return Effect(mean=values[0], error=None, df=0, units=1)
+    return Effect(mean=fmean(values), error=math.sqrt(variance(values) / n), df=n - 1, units=n)
+
+
+def arms_effect(values: Sequence[float], second: Sequence[bool]) -> Effect:
+    """How much higher the second arm's units are than the first's, when they ran one after the other.
+
+    values: in the order they were measured; second: which belong to the second arm. Least squares of
+    value = level + drift × position + effect, so that a machine that warms up or tires in a straight line
+    neither biases the effect nor widens its interval, whatever the order of the arms.
+    """
+    n = len(values)
+    if n != len(second) or n < 2 or all(second) or not any(second):
+        raise ValueError("both arms need a unit")
+    y = _without_trend(values)
+    x = _without_trend([float(s) for s in second])
+    weight = sum(v * v for v in x)
+    units = min(sum(second), n - sum(second))
+    if weight < 1e-9:  # the order is all that distinguishes the arms: effect and drift cannot be told apart
+        in_second = [v for v, s in zip(values, second, strict=True) if s]
+        in_first = [v for v, s in zip(values, second, strict=True) if not s]
+        return Effect(mean=fmean(in_second) - fmean(in_first), error=None, df=0, units=units)
+    mean = sum(a * b for a, b in zip(x, y, strict=True)) / weight
+    df = n - 3
+    if df < 1:
+        return Effect(mean=mean, error=None, df=0, units=units)
+    residual = sum((b - mean * a) ** 2 for a, b in zip(x, y, strict=True))
+    return Effect(mean=mean, error=math.sqrt(residual / df / weight), df=df, units=units)
+
+
+def _without_trend(values: Sequence[float]) -> list[float]:
+    """What a straight line over the positions leaves."""
+    n = len(values)
+    times = [i - (n - 1) / 2 for i in range(n)]
+    mean = fmean(values)
+    spread = sum(t * t for t in times)
+    slope = sum(t * v for t, v in zip(times, values, strict=True)) / spread
+    return [v - mean - slope * t for t, v in zip(times, values, strict=True)]
+
+
+def within_groups(groups: Sequence[Sequence[float]]) -> Effect:
+    """The mean over all values, with the error that their scatter within groups makes.
+
+    What differs between the groups themselves is not in the error: add it with `widened`. Where no group has
+    two values, the scatter between groups is used.
+    """
+    values = [v for group in groups for v in group]
+    repeated = [group for group in groups if len(group) > 1]
+    if not repeated or len(groups) == 1:
+        return mean_effect(values)
+    df = sum(len(group) - 1 for group in repeated)
+    spread = sum((len(group) - 1) * variance(group) for group in repeated) / df
+    return Effect(mean=fmean(values), error=math.sqrt(spread / len(values)), df=df, units=len(values))
+
+
+def widened(effect: Effect, known_variance: float) -> Effect:
+    """The effect with a variance added that is known rather than estimated (Welch-Satterthwaite)."""
+    if known_variance <= 0 or effect.error is None:
+        return effect
+    own = effect.error**2
+    total = own + known_variance
+    df = math.inf if own == 0 else effect.df * (total / own) ** 2
+    return Effect(mean=effect.mean, error=math.sqrt(total), df=df, units=effect.units)
+
+
+def difference(first: Effect, second: Effect) -> Effect:
+    """The second minus the first, of independent effects (Welch)."""
+    units = min(first.units, second.units)
+    mean = second.mean - first.mean
+    if first.error is None or second.error is None:
+        return Effect(mean=mean, error=None, df=0, units=units)
+    a, b = first.error**2, second.error**2
+    bottom = a * a / first.df + b * b / second.df
+    df = (a + b) ** 2 / bottom if bottom > 0 else math.inf
+    return Effect(mean=mean, error=math.sqrt(a + b), df=df, units=units)
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value below which this share lies, interpolated linearly (Hyndman & Fan's type 7)."""
+    if not values:
+        raise ValueError("no values")
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    below = math.floor(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+@lru_cache(maxsize=1024)
+def t_quantile(share: float, df: float) -> float:
+    """The value that a t-distributed number with df degrees of freedom stays below with this probability."""
+    if not 0 < share < 1 or df <= 0:
+        raise ValueError(f"no quantile of t for probability {share} and {df} degrees of freedom")
+    if share == 0.5:
+        return 0.0
+    if share < 0.5:
+        return -t_quantile(1 - share, df)
+    if df >= _NORMAL_FROM:
+        return NormalDist().inv_cdf(share)
+    high = 2.0
+    while t_below(high, df) < share:
+        high *= 2
+    low = 0.0
+    while high - low > _CLOSE * high:
+        middle = (low + high) / 2
+        if middle in (low, high):
+            break
+        low, high = (middle, high) if t_below(middle, df) < share else (low, middle)
+    return (low + high) / 2
+
+
+def t_below(value: float, df: float) -> float:
+    """The probability that a t-distributed number with df degrees of freedom is below this value."""
+    if df >= _NORMAL_FROM:
+        return NormalDist().cdf(value)
+    tail = _incomplete_beta(df / 2, 0.5, df / (df + value * value)) / 2
+    return 1 - tail if value > 0 else tail
+
+
+def _incomplete_beta(a: float, b: float, x: float) -> float:
+    """The regularised incomplete beta function I_x(a, b). Source: DLMF 8.17(v), continued fraction 8.17.22."""
+    if x <= 0 or x >= 1:
+        return float(x >= 1)
+    if x > (a + 1) / (a + b + 2):  # where the fraction converges slowly, its mirror image does quickly
+        return 1 - _incomplete_beta(b, a, 1 - x)
+    log_beta = math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
+    return math.exp(a * math.log(x) + b * math.log1p(-x) - log_beta) * _beta_fraction(a, b, x) / a
+
+
+def _beta_fraction(a: float, b: float, x: float) -> float:
+    """The continued fraction 1/(1 + d₁/(1 + d₂/(1 + …))), by the modified method of Lentz."""
+    value, c, d = 1.0, 1.0, 0.0
+    for step in range(1, 10_000):
+        m = step // 2
+        if step % 2:
+            term = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        else:
+            term = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        d = 1 / _away_from_zero(1 + term * d)
+        c = _away_from_zero(1 + term / c)
+        value *= c * d
+        if abs(c * d - 1) < _CLOSE:
+            break
+    return 1 / value
+
+
+def _away_from_zero(value: float) -> float:
+    return value if abs(value) > _TINY else _TINY

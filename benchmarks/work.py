@@ -48,10 +48,11 @@ def floor(wheel: str) -> Callable[[], None]:
                 packed.update(raw)
                 if info.compress_type == zipfile.ZIP_DEFLATED:
                     stream = isal_zlib.decompressobj(-15)
-                    rest = raw
-                    while not stream.eof:
-                        plain.update(stream.decompress(rest, 1 << 18))
-                        rest = stream.unconsumed_tail
+                    for begin in range(0, len(raw), 1 << 18):
+                        rest: bytes | memoryview = raw[begin : begin + (1 << 18)]
+                        while rest:
+                            plain.update(stream.decompress(rest, 1 << 18))
+                            rest = stream.unconsumed_tail
                 else:
                     plain.update(raw)
 
@@ -130,7 +131,6 @@ def _build(
         return build(
             plan,
             Inputs(stack=stack, plan=plan, workers=workers),
-            base=None,
             obtain=lambda wheels, debs: files,
             cache=Cache(Path(folder)),
             reporter=Silent(),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from imagebuilder.cli.context import Context
 from imagebuilder.cli.prepare import Prepared, argument_of, obtain
-from imagebuilder.errors import ArtefactUnusable, MachineLacks
+from imagebuilder.errors import MachineLacks
 
 if TYPE_CHECKING:
     from imagebuilder.builders.direct.build import Built
@@ -31,10 +31,16 @@ def build_direct(context: Context, prepared: Prepared, *, layer_cache: Cache | N
             wanted='an engine, or a stack whose system packages are in the lock ([system] resolve = "lock")',
             hint=f"imagebuilder build {name} --builder docker, or `imagebuilder render {name}` for elsewhere",
         )
+    base = _base_image(context, prepared)
     return build(
         prepared.plan,
-        Inputs(stack=prepared.stack, plan=prepared.plan, workers=context.settings.workers),
-        base=_base_image(context, prepared),
+        Inputs(
+            stack=prepared.stack,
+            plan=prepared.plan,
+            base=base,
+            workers=context.settings.workers,
+            remark=context.reporter.warn,
+        ),
         obtain=partial(obtain, context, prepared),
         cache=layer_cache or context.cache,
         reporter=context.reporter,
@@ -46,26 +52,6 @@ def _base_image(context: Context, prepared: Prepared) -> Image | None:
     """The base image with its layers in the cache, where the plan stands on one."""
     if prepared.lock.base is None:
         return None
-    from dataclasses import replace
+    from imagebuilder.lock.system import base_image
 
-    from imagebuilder.oci.base import fetch_layers, read_base, resolve_base
-    from imagebuilder.stack import OciBase
-
-    locked, stack = prepared.lock.base, prepared.stack
-    if isinstance(stack.base, OciBase):
-        assert stack.path is not None
-        base = read_base(stack.path.parent / stack.base.path, prepared.lock.platform, context.cache)
-        if base.index_digest != locked.index:
-            raise ArtefactUnusable(
-                f"the base at {stack.base.path} is not the locked one",
-                seen=base.index_digest.text,
-                wanted=locked.index.text,
-                hint=f"imagebuilder lock {argument_of(context, stack)}",
-            )
-        return base.image
-    assert locked.ref is not None, "only a base on disk has no reference"
-    ref = replace(locked.ref, digest=locked.index)
-    found = resolve_base(ref, prepared.lock.platform, settings=context.settings, cache=context.cache)
-    return fetch_layers(
-        found, settings=context.settings, cache=context.cache, reporter=context.reporter
-    ).image
+    return base_image(prepared.stack, prepared.lock.base, context.settings, context.cache, context.reporter)

@@ -75,21 +75,23 @@ def resolve_closure(
     )
 
 
-def base_packages(tree: ImageTree, suite: str) -> tuple[DebFile, ...]:
-    """What a base image has installed, for `resolve_closure(present=…)`.
-
-    Raises Unresolvable for a base that is not this suite of Debian: its packages would not fit to the base's.
-    """
+def debian_suite(tree: ImageTree) -> str:
+    """The suite of Debian that a base image is. Raises Unresolvable for any other system."""
     release = (tree.read_file("etc/os-release") or b"").decode("utf-8", "replace")
     named = dict(line.split("=", 1) for line in release.splitlines() if "=" in line)
     found = {key: named.get(key, "").strip("\"'") for key in ("ID", "VERSION_CODENAME")}
-    if found != {"ID": "debian", "VERSION_CODENAME": suite}:
+    if found["ID"] != "debian" or not found["VERSION_CODENAME"]:
         raise Unresolvable(
-            'the base image is not the Debian whose packages [system] resolve = "lock" would take',
+            'the base image is not Debian, whose packages [system] resolve = "lock" would take',
             seen=" ".join(filter(None, found.values())) or "no os-release",
-            wanted=f"debian {suite}",
+            wanted="debian and its codename in /etc/os-release",
             hint='use resolve = "build" (apt inside the Docker build), or a debian base',
         )
+    return found["VERSION_CODENAME"]
+
+
+def base_packages(tree: ImageTree) -> tuple[DebFile, ...]:
+    """What a base image has installed, for `resolve_closure(present=…)`."""
     return installed(tree.read_file("var/lib/dpkg/status") or b"")
 
 

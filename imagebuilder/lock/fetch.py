@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 from imagebuilder.cache import Cache, storage_errors
@@ -19,7 +18,7 @@ from imagebuilder.index.download import Wanted, fetch_all
 from imagebuilder.index.http import NotFound, Session, session
 from imagebuilder.index.simple import Indexes
 from imagebuilder.lock.model import DebPackage, Lock, Wheel
-from imagebuilder.lock.system import archive_of
+from imagebuilder.lock.system import archive_of, base_image
 from imagebuilder.progress import Reporter
 from imagebuilder.settings import Settings
 from imagebuilder.stack.model import ImageBase, Stack
@@ -53,7 +52,9 @@ def fetch(
     indexes = Indexes(stack.indexes, settings, cache, http)
     wanted = [_wanted_wheel(wheel, lock, indexes) for wheel in lock.wheels]
     if lock.debs:
-        archive = archive_of(stack, settings, cache, http, reporter)
+        archive = archive_of(
+            stack, _suite_of(lock), settings=settings, cache=cache, http=http, reporter=reporter
+        )
         wanted += [_wanted_deb(deb, lock, archive, http) for deb in lock.debs]
     found = fetch_all(wanted, cache, settings, reporter)
     return found | _fetch_base(lock, stack, settings, cache, reporter) if base else found
@@ -145,12 +146,13 @@ def _fetch_base(
         return {}
     if stack.system.packages and stack.system.resolve == "build":
         return {}
-    from imagebuilder.oci.base import fetch_layers, resolve_base
+    image = base_image(stack, lock.base, settings, cache, reporter)
+    return {layer.descriptor.digest: layer.path for layer in image.layers if layer.path is not None}
 
-    ref = replace(lock.base.ref, digest=lock.base.index)
-    base = resolve_base(ref, lock.platform, settings=settings, cache=cache)
-    base = fetch_layers(base, settings=settings, cache=cache, reporter=reporter)
-    return {layer.descriptor.digest: layer.path for layer in base.image.layers if layer.path is not None}
+
+def _suite_of(lock: Lock) -> str:
+    """The suite of the locked packages; a pocket is called after it, as in `bookworm-security`."""
+    return lock.debs[0].pocket.partition("-")[0]
 
 
 def _refuse_missing(lock: Lock, cache: Cache) -> None:

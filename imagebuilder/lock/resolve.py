@@ -66,7 +66,7 @@ def lock_stack(
     base = lock_base(stack, settings, cache, previous.base if previous and upgrade is not True else None)
     debs = kept_debs(stack, previous, upgrade)
     if debs is None:
-        debs = lock_debs(stack, settings, cache, http, reporter)
+        debs = lock_debs(stack, base, settings=settings, cache=cache, http=http, reporter=reporter)
     resolved = work.resolve(kept)
     return Lock(
         stack_name=stack.name,

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import re
+from dataclasses import replace
 from pathlib import Path
 
 from imagebuilder.cache import Cache
-from imagebuilder.errors import Unresolvable
+from imagebuilder.errors import ArtefactUnusable
+from imagebuilder.facts.image_tree import ImageTree
 from imagebuilder.index.debian import Archive
 from imagebuilder.index.http import Session
-from imagebuilder.lock.debian import resolve_closure
+from imagebuilder.lock.debian import base_packages, debian_suite, resolve_closure
 from imagebuilder.lock.model import DebPackage, LockedBase
+from imagebuilder.oci.image import Image
 from imagebuilder.progress import Reporter
 from imagebuilder.settings import Settings
-from imagebuilder.stack.model import DebianBase, ImageBase, OciBase, Stack
-
-_SUITES = ("bullseye", "bookworm", "trixie", "forky")
+from imagebuilder.stack.model import DebianBase, OciBase, Stack
 
 
 def lock_base(stack: Stack, settings: Settings, cache: Cache, kept: LockedBase | None) -> LockedBase | None:
@@ -29,10 +29,8 @@ def lock_base(stack: Stack, settings: Settings, cache: Cache, kept: LockedBase |
     if isinstance(base, OciBase):
         from imagebuilder.oci.base import read_base
 
-        folder = stack.path.parent if stack.path else Path()
-        found = read_base(folder / base.path, platform, cache)
-        digest = found.image.digest
-        return LockedBase(ref=None, index=found.index or digest, manifest=digest, path=base.path)
+        found = read_base(_layout(stack, base), platform, cache)
+        return LockedBase(ref=None, index=found.index_digest, manifest=found.manifest_digest, path=base.path)
     if base.ref.digest is not None:
         return LockedBase(ref=base.ref, index=base.ref.digest)
     if kept is not None and kept.ref == base.ref:
@@ -40,27 +38,70 @@ def lock_base(stack: Stack, settings: Settings, cache: Cache, kept: LockedBase |
     from imagebuilder.oci.base import resolve_base
 
     found = resolve_base(base.ref, platform, settings=settings, cache=cache)
-    digest = found.image.digest
-    return LockedBase(ref=base.ref, index=found.index or digest, manifest=digest)
+    return LockedBase(ref=base.ref, index=found.index_digest, manifest=found.manifest_digest)
+
+
+def base_image(
+    stack: Stack, locked: LockedBase, settings: Settings, cache: Cache, reporter: Reporter
+) -> Image:
+    """The locked base with its layers here, fetched where they are missing.
+
+    ArtefactUnusable: it cannot be had, or what lies on disk is not what was locked.
+    """
+    from imagebuilder.oci.base import fetch_layers, read_base, resolve_base
+
+    platform = stack.target.platform
+    if isinstance(stack.base, OciBase):
+        found = read_base(_layout(stack, stack.base), platform, cache)
+        if found.index_digest != locked.index:
+            raise ArtefactUnusable(
+                f"the base at {stack.base.path} is not the locked one",
+                seen=found.index_digest.text,
+                wanted=locked.index.text,
+                hint=f"imagebuilder lock {stack.name}",
+            )
+        return found.image
+    assert locked.ref is not None, "only a base on disk has no reference"
+    ref = replace(locked.ref, digest=locked.index)
+    found = resolve_base(ref, platform, settings=settings, cache=cache)
+    return fetch_layers(found, settings=settings, cache=cache, reporter=reporter).image
 
 
 def lock_debs(
-    stack: Stack, settings: Settings, cache: Cache, http: Session, reporter: Reporter
+    stack: Stack,
+    base: LockedBase | None,
+    *,
+    settings: Settings,
+    cache: Cache,
+    http: Session,
+    reporter: Reporter,
 ) -> tuple[DebPackage, ...]:
-    """The Debian packages in unpack order; none where apt installs them during the build."""
-    if not _locks_debs(stack):
+    """The Debian packages in unpack order; none where apt installs them during the build.
+
+    On an image base what it has installed stays as it is, and only what is missing is locked.
+    """
+    if isinstance(stack.base, DebianBase):
+        archive = archive_of(
+            stack, stack.base.suite, settings=settings, cache=cache, http=http, reporter=reporter
+        )
+        return resolve_closure(archive.packages(), stack.system.packages)
+    if base is None or stack.system.resolve != "lock" or not stack.system.packages:
         return ()
-    archive = archive_of(stack, settings, cache, http, reporter)
-    essential = isinstance(stack.base, DebianBase)
-    return tuple(resolve_closure(archive.packages(), stack.system.packages, essential=essential))
+    image = base_image(stack, base, settings, cache, reporter)
+    tree = ImageTree.read([layer.path for layer in image.layers if layer.path])
+    suite = debian_suite(tree)
+    archive = archive_of(stack, suite, settings=settings, cache=cache, http=http, reporter=reporter)
+    present = base_packages(tree)
+    return resolve_closure(archive.packages(), stack.system.packages, essential=False, present=present)
 
 
-def archive_of(stack: Stack, settings: Settings, cache: Cache, http: Session, reporter: Reporter) -> Archive:
+def archive_of(
+    stack: Stack, suite: str, *, settings: Settings, cache: Cache, http: Session, reporter: Reporter
+) -> Archive:
     """The archive that the stack's Debian packages come from."""
-    base = stack.base
-    debian = base if isinstance(base, DebianBase) else DebianBase(suite=_suite_of(stack))
+    debian = stack.base if isinstance(stack.base, DebianBase) else DebianBase(suite=suite)
     return Archive(
-        suite=debian.suite,
+        suite=suite,
         platform=stack.target.platform,
         settings=settings,
         session=http,
@@ -72,20 +113,5 @@ def archive_of(stack: Stack, settings: Settings, cache: Cache, http: Session, re
     )
 
 
-def _locks_debs(stack: Stack) -> bool:
-    if isinstance(stack.base, DebianBase):
-        return True
-    return stack.system.resolve == "lock" and bool(stack.system.packages)
-
-
-def _suite_of(stack: Stack) -> str:
-    if isinstance(stack.base, ImageBase):
-        words = re.split(r"[^a-z0-9]+", f"{stack.base.ref.repository} {stack.base.ref.tag or ''}")
-        for suite in _SUITES:
-            if suite in words:
-                return suite
-    raise Unresolvable(
-        f'{stack.name}: [system] resolve = "lock" needs a base that is Debian and says its suite',
-        seen=str(stack.base.ref if isinstance(stack.base, ImageBase) else "an OCI layout"),
-        hint='use resolve = "build" (apt inside the Docker build), or a debian base',
-    )
+def _layout(stack: Stack, base: OciBase) -> Path:
+    return (stack.path.parent if stack.path else Path()) / base.path

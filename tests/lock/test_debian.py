@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from imagebuilder.errors import Unresolvable
 from imagebuilder.facts.image_tree import ImageTree
 from imagebuilder.index.debian_packages import PackageIndex, installed
-from imagebuilder.lock.debian import base_packages, resolve_closure
+from imagebuilder.lock.debian import base_packages, debian_suite, resolve_closure
 from tests.support.debian import packages_text, stanza
 
 
@@ -187,10 +187,11 @@ def test_a_base_may_not_be_changed() -> None:
     assert caught.value.seen == "libc 2"
 
 
-def test_a_base_that_is_not_this_debian() -> None:
+def test_a_base_that_is_not_debian() -> None:
     with pytest.raises(Unresolvable) as caught:
-        base_packages(ImageTree(), "bookworm")
-    assert "bookworm" in caught.value.wanted
+        debian_suite(ImageTree())
+    assert "no os-release" in caught.value.seen
+    assert base_packages(ImageTree()) == ()
 
 
 @settings(deadline=None)

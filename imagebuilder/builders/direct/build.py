@@ -59,7 +59,6 @@ def build(
     plan: Plan,
     inputs: layers.Inputs,
     *,
-    base: Image | None,
     obtain: Obtain,
     cache: Cache,
     reporter: Reporter,
@@ -67,8 +66,7 @@ def build(
 ) -> Built:
     """Build the image of this plan.
 
-    base: the base image, its layers with files, where the plan stands on one. Raises ArtefactUnusable,
-    BuildFailed, MachineLacks; whatever was finished stays in the cache.
+    Raises ArtefactUnusable, BuildFailed, MachineLacks; whatever was finished stays in the cache.
     """
     todo = [layer for layer in plan.layers if layer.image is None]
     done = {layer.key: found for layer in todo if (found := _cached(layer, cache))}
@@ -79,7 +77,7 @@ def build(
         )
         done |= _make_all(missing, replace(inputs, files=files), cache, reporter, workers)
     built = tuple(done[layer.key] for layer in todo)
-    return Built(plan=plan, image=_image(plan, base, built), layers=built)
+    return Built(plan=plan, image=_image(plan, inputs.base, built), layers=built)
 
 
 def _make_all(

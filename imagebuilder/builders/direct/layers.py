@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import posixpath
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from imagebuilder.builders.direct import debian
+from imagebuilder.builders.direct.debian.lower import EMPTY, Lower
 from imagebuilder.builders.direct.install import mtime_of, write_tree, write_wheels_layer
 from imagebuilder.builders.direct.venv import VenvLayout, venv_skeleton
 from imagebuilder.facts.wheel import Wheel
 from imagebuilder.oci import encode
+from imagebuilder.oci.image import Image
 from imagebuilder.oci.layer import LayerWriter
 from imagebuilder.plan import VENV, LayerKind, Plan, PlannedLayer, PlannedWheel
 from imagebuilder.stack import Stack
@@ -29,7 +31,9 @@ class Inputs:
 
     stack: Stack
     plan: Plan
+    base: Image | None = None
     workers: int = 1
+    remark: Callable[[str], None] = lambda text: None
     files: Mapping[Digest, Path] = field(default_factory=dict)
     stop: threading.Event = field(default_factory=threading.Event)
 
@@ -55,7 +59,23 @@ def write(writer: LayerWriter, layer: PlannedLayer, inputs: Inputs, scratch: Pat
         _write_files(writer, layer)
     else:
         debs = [(deb, inputs.files[deb.sha256]) for deb in layer.debs]
-        debian.write_debian_layer(writer, debs, spool=scratch, workers=inputs.workers)
+        debian.write_debian_layer(
+            writer,
+            debs,
+            lower=_below(inputs.base),
+            spool=scratch,
+            workers=inputs.workers,
+            remark=inputs.remark,
+        )
+
+
+def _below(base: Image | None) -> Lower:
+    """What Debian packages are unpacked onto: the files of the base image, or nothing."""
+    if base is None:
+        return EMPTY
+    from imagebuilder.facts.image_tree import ImageTree
+
+    return ImageTree.read([layer.path for layer in base.layers if layer.path])
 
 
 def _write_wheels(

@@ -10,7 +10,7 @@ from imagebuilder.builders.direct.build import Obtain, build
 from imagebuilder.builders.direct.derive import derive_patched, patched_version
 from imagebuilder.builders.direct.layers import Inputs
 from imagebuilder.cache import Cache, storage_errors
-from imagebuilder.dockerfile import PIP, ContextFile, Derived, context_files, render
+from imagebuilder.dockerfile import PIP, ContextFile, Derived, context_files
 from imagebuilder.errors import UsageProblem
 from imagebuilder.oci.swap import link_or_copy, new_directory
 from imagebuilder.plan import Plan, PlannedWheel
@@ -53,21 +53,13 @@ def read_tools() -> dict[str, bytes]:
 
 
 def write_context(
-    target: Path,
-    plan: Plan,
-    stack: Stack,
-    means: Means,
-    *,
-    template: Path | None = None,
-    vendored: bool = False,
-) -> str:
-    """Write the context to `target`, whole or not at all, in the place of an older one; gives the Dockerfile.
+    target: Path, plan: Plan, stack: Stack, means: Means, *, dockerfile: str, vendored: bool = False
+) -> None:
+    """Write the context of a Dockerfile to `target`, whole or not at all, in the place of an older one.
 
     vendored: with all wheels in it, so that the build needs no network. Files of the cache are linked, not
-    copied. Raises StackInvalid, UsageProblem, ArtefactUnusable, MachineLacks.
+    copied. Raises ArtefactUnusable, MachineLacks, UsageProblem.
     """
-    text, name = read_template(template)
-    dockerfile = render(plan, stack, text, vendored=vendored, template_name=name)
     patched = [w for w in plan.wheels if w.patches]
     with means.cache.temporary() as scratch:
         files = means.obtain([PIP, *(w.wheel for w in plan.wheels if vendored or w.patches)], [])
@@ -78,7 +70,6 @@ def write_context(
             sources = _Sources(plan=plan, stack=stack, means=means, files=files, derived=scratch)
             for file in listed:
                 sources.write(file, folder / file.path)
-    return dockerfile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +100,6 @@ class _Sources:
         built = build(
             only,
             Inputs(stack=self.stack, plan=only, workers=self.means.workers),
-            base=None,
             obtain=self.means.obtain,
             cache=self.means.cache,
             reporter=self.means.reporter,

@@ -246,7 +246,7 @@ class HostFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class PromptInfo:
-    """A prompt that was asked. text: without the chat template. answer: the right one, of a known-answer task."""
+    """A prompt that was asked. text: without the chat template. answer: of a known-answer task."""
 
     id: str
     kind: str

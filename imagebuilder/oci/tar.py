@@ -123,9 +123,12 @@ def _extended(entry: Entry) -> bytes:
     return before + body + padding(len(body)) + _block(entry, prefix, name)
 
 
+_TO_ASCII = bytes(range(128)) + b"?" * 128
+
+
 def _ascii(name: bytes) -> bytes:
     """What an old reader sees: the first 100 bytes, with `?` for those that are not ASCII."""
-    return bytes(byte if byte < 128 else ord("?") for byte in name[:100])
+    return name[:100].translate(_TO_ASCII)
 
 
 def _record(key: bytes, value: bytes) -> bytes:

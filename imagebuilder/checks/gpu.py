@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
+from typing import Any
 
+from imagebuilder.checks.arguments import commands, has
 from imagebuilder.checks.model import Check, Code, Finding
 from imagebuilder.checks.subject import Subject
 from imagebuilder.facts.gpu import GpuCode, coverage
@@ -117,8 +119,8 @@ def _library(subject: Subject, name: str, path: str, code: GpuCode, gpu: GpuArch
         path=path,
     )
     for chosen in feature["arguments"] if feature else ():
-        for key, arguments in _commands(subject):
-            if _has(arguments, chosen):
+        for key, arguments in commands(subject.stack):
+            if has(arguments, chosen):
                 yield Finding(
                     code=ARGUMENT.code,
                     severity=ARGUMENT.severity,
@@ -131,30 +133,8 @@ def _library(subject: Subject, name: str, path: str, code: GpuCode, gpu: GpuArch
                 )
 
 
-def _feature(subject: Subject, path: str) -> dict[str, str] | None:
+def _feature(subject: Subject, path: str) -> Mapping[str, Any] | None:
     return next((f for f in subject.tables.gpus.get("feature", ()) if fnmatchcase(path, f["library"])), None)
-
-
-def _commands(subject: Subject) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Every list of server arguments in the stack."""
-    stack = subject.stack
-    if stack.acceptance:
-        yield "acceptance.arguments", stack.acceptance.arguments
-        yield "acceptance.baseline.arguments", stack.acceptance.baseline.arguments
-        yield "acceptance.eagle3.arguments", stack.acceptance.eagle3.arguments
-    if stack.deploy_docker:
-        yield "deploy.docker.command", stack.deploy_docker.command
-    if stack.deploy_kubernetes:
-        yield "deploy.kubernetes.command", stack.deploy_kubernetes.command
-    yield "image.command", stack.image.command
-
-
-def _has(arguments: tuple[str, ...], wanted: str) -> bool:
-    option, _, value = wanted.partition("=")
-    for i, argument in enumerate(arguments):
-        if argument == wanted or (argument == option and (not value or arguments[i + 1 : i + 2] == (value,))):
-            return True
-    return False
 
 
 CHECK = Check(run=run, codes=(NO_CODE, LIBRARY, ARGUMENT, PARTIAL, PTX))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import cached_property
 
 from packaging.metadata import RawMetadata, parse_email
@@ -42,9 +41,9 @@ class Loading:
 class Subject:
     """A stack, its lock and plan, and the facts of what the lock names.
 
-    facts: by package; a wheel that was not read is missing. system: what the loader finds outside
-    site-packages; system_is_assumed: from a table, since the base was not read. listed: for packages that an
-    index was asked about, the file names that it lists now. previous: a lock to compare with.
+    facts: by package; unread: why one is missing there; gone: files that are no longer where they were.
+    system: what the loader finds outside site-packages; system_is_assumed: from a table, since the base was
+    not read. previous: a lock to compare with.
     """
 
     stack: Stack
@@ -55,9 +54,9 @@ class Subject:
     facts: Mapping[str, WheelFacts] = field(default_factory=dict)
     system: SystemFacts = field(default_factory=SystemFacts)
     system_is_assumed: bool = True
-    listed: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    unread: Mapping[str, str] = field(default_factory=dict)
+    gone: Mapping[str, str] = field(default_factory=dict)
     previous: Lock | None = None
-    now: datetime | None = None
 
     @property
     def site(self) -> str:

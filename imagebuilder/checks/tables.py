@@ -29,7 +29,7 @@ class Tables:
     couplings: Rows = ()
     registries: Mapping[str, Any] = field(default_factory=dict)
     serving: Mapping[str, Any] = field(default_factory=dict)
-    secrets: Mapping[str, Any] = field(default_factory=dict)
+    systems: Mapping[str, Any] = field(default_factory=dict)
     issues: Rows = ()
 
 
@@ -48,6 +48,6 @@ def load_tables() -> Tables:
         couplings=table("couplings")["coupling"],
         registries=table("registries"),
         serving=table("serving"),
-        secrets=table("secrets"),
+        systems=table("systems"),
         issues=table("issues").get("issue", ()),
     )

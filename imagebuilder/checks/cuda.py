@@ -1,0 +1,126 @@
+"""One CUDA major in one process, and one build of torch."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator
+
+from packaging.version import Version
+
+from imagebuilder.checks.model import Check, Code, Finding
+from imagebuilder.checks.subject import Subject
+
+_RUNTIME = re.compile(r"libcudart\.so\.(\d+)")
+_LOCAL = re.compile(r"cu(\d{2})(\d)")
+
+MAJORS = Code(
+    code="cuda.two-majors",
+    severity="error",
+    meaning="libraries of the set are built for different majors of the CUDA runtime",
+    consequence="one of them does not find its runtime, or both are loaded and do not share memory",
+    remedy="take every package in a build for one CUDA major",
+)
+BUILDS = Code(
+    code="cuda.two-builds",
+    severity="error",
+    meaning="packages whose versions name a CUDA release name different ones",
+    consequence="the resolver has swapped one of them for another build",
+    remedy="bind the packages to one index in the stack, with the local version in the requirement",
+)
+LITERAL = Code(
+    code="lib.hard-coded-major",
+    severity="warning",
+    meaning="Python code of a package loads a library by a name with another CUDA major than the set's",
+    consequence="it is not found, or an unrelated one is, and what follows behaves as without CUDA",
+    remedy="a build of the package for the set's CUDA major",
+)
+
+
+def run(subject: Subject) -> Iterator[Finding]:
+    """By what libraries need, what versions say, and what Python code names."""
+    wanted = _wanted(subject)
+    main = _main_major(subject)
+    others = {major: by for major, by in wanted.items() if major != main}
+    for major, by in sorted(others.items()) if main else ():
+        for package in sorted(by):
+            yield Finding(
+                code=MAJORS.code,
+                severity=MAJORS.severity,
+                what=f"{package} is built for CUDA {major}, the set is for CUDA {main}",
+                evidence=tuple(f"{path} needs libcudart.so.{major}" for path in by[package][:4]),
+                fix=f"a build of {package} for CUDA {main}: imagebuilder recon {package}",
+                package=package,
+                path=by[package][0],
+            )
+    yield from _builds(subject)
+    yield from _literals(subject, main)
+
+
+def _wanted(subject: Subject) -> dict[str, dict[str, list[str]]]:
+    """CUDA major → package → libraries that need its runtime, where no alternative of them needs another."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for loading in subject.loadings:
+        elves = subject.facts[loading.wheel].elf
+        majors = {
+            m: v.path for v in loading.verdicts for n in elves[v.path].needed for m in _RUNTIME.findall(n)
+        }
+        free = any(not any(_RUNTIME.match(n) for n in elves[v.path].needed) for v in loading.verdicts)
+        if len(majors) == 1 and not free:
+            ((major, path),) = majors.items()
+            found.setdefault(major, {}).setdefault(loading.wheel, []).append(path)
+    return found
+
+
+def _main_major(subject: Subject) -> str:
+    """The major of the runtime that the packages with a `runtimes` row need, else the only one there is."""
+    for runtime in subject.tables.runtimes:
+        facts = subject.facts.get(runtime.package)
+        for elf in facts.elf.values() if facts else ():
+            for name in elf.needed:
+                if match := _RUNTIME.fullmatch(name):
+                    return match[1]
+    here = {m[1] for n in subject.environment.by_file_name if (m := _RUNTIME.fullmatch(n))}
+    return here.pop() if len(here) == 1 else ""
+
+
+def _builds(subject: Subject) -> Iterator[Finding]:
+    builds: dict[str, list[str]] = {}
+    for wheel in subject.lock.wheels:
+        local = Version(wheel.version).local or ""
+        if match := _LOCAL.match(local):
+            builds.setdefault(f"{match[1]}.{match[2]}", []).append(f"{wheel.name} {wheel.version}")
+    if len(builds) > 1:
+        yield Finding(
+            code=BUILDS.code,
+            severity=BUILDS.severity,
+            what=f"the set mixes builds for CUDA {' and '.join(sorted(builds))}",
+            evidence=tuple(
+                f"CUDA {release}: {', '.join(names)}" for release, names in sorted(builds.items())
+            ),
+            fix=BUILDS.remedy,
+            package=sorted(builds.items(), key=lambda item: len(item[1]))[0][1][0].split()[0],
+        )
+
+
+def _literals(subject: Subject, main: str) -> Iterator[Finding]:
+    for name, facts in sorted(subject.facts.items()):
+        for literal in facts.literals:
+            match = _RUNTIME.fullmatch(literal.text)
+            if not match or not main or match[1] == main:
+                continue
+            same = [x.text for x in facts.literals if x.text == f"libcudart.so.{main}"]
+            if same or literal.text in subject.environment.by_file_name:
+                continue
+            yield Finding(
+                code=LITERAL.code,
+                severity=LITERAL.severity,
+                what=f"{posixpath.basename(literal.path)} names {literal.text}, the set is for CUDA {main}",
+                evidence=(f"{literal.path}:{literal.line}: {literal.text}",),
+                fix=LITERAL.remedy,
+                package=name,
+                path=literal.path,
+            )
+
+
+CHECK = Check(run=run, codes=(MAJORS, BUILDS, LITERAL))

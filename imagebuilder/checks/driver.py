@@ -1,0 +1,124 @@
+"""Does the promised host driver carry this CUDA, and is nothing of the driver inside the image?"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+
+from imagebuilder.checks.model import Check, Code, Finding
+from imagebuilder.checks.subject import Subject
+from imagebuilder.facts.gpu import coverage
+from imagebuilder.values import Release
+
+FLOOR = Code(
+    code="driver.too-old",
+    severity="error",
+    meaning="the driver that the stack promises is older than the floor of the CUDA major in the set",
+    consequence="CUDA does not start: `driver version is insufficient for CUDA runtime version`",
+    remedy="a newer driver on the hosts and in `target.driver`, or wheels for an older CUDA",
+    tables=("drivers",),
+)
+TOOLKIT = Code(
+    code="driver.older-than-toolkit",
+    severity="warning",
+    meaning="the promised driver carries this CUDA major, but is older than the release in the set",
+    consequence="machine code runs (minor-version compatibility); newer driver features and newer PTX do not",
+    remedy="a driver of the release's own floor",
+    tables=("drivers",),
+)
+PTX = Code(
+    code="driver.ptx-too-new",
+    severity="error",
+    meaning="a GPU of the target is served by PTX only, and the driver is older than the toolkit of that PTX",
+    consequence="`the provided PTX was compiled with an unsupported toolchain`",
+    remedy="a driver of the release's own floor, or a build with machine code",
+    tables=("drivers",),
+)
+SHADOW = Code(
+    code="lib.shadows-driver",
+    severity="error",
+    meaning="a library of the host's GPU driver is inside the image, on the loader's path",
+    consequence="it is loaded instead of the host's, and does not fit the host's kernel module",
+    remedy="remove it, or take its folder (often `stubs` or `compat`) off the search path",
+    tables=("driver",),
+)
+
+
+def run(subject: Subject) -> Iterator[Finding]:
+    """By the runtime's version in the lock."""
+    yield from _shadows(subject)
+    driver, release = subject.stack.target.driver, _runtime(subject)
+    if driver is None or release is None:
+        return
+    package, version = release
+    table = subject.tables.drivers
+    major = version.split(".", maxsplit=1)[0]
+    short = ".".join(version.split(".")[:2])
+    floor, own = table["major"].get(major), table["toolkit"].get(short)
+    evidence = (f"{package} {version} is locked", f"target.driver = {driver}")
+    if floor and driver < Release(floor):
+        yield _finding(FLOOR, f"CUDA {major} needs a driver {floor} or newer, {driver} is promised", evidence)
+    elif own and driver < Release(own):
+        yield _finding(
+            TOOLKIT,
+            f"CUDA {short} came with driver {own}, {driver} is promised",
+            (*evidence, f"floor {floor}"),
+        )
+        for gpu in subject.stack.target.gpus:
+            for name, facts in sorted(subject.facts.items()):
+                for path, code in facts.gpu.items():
+                    if coverage(code.entries, gpu) == "ptx":
+                        yield _finding(
+                            PTX, f"{path} serves {gpu} by PTX only, which driver {driver} may not know",
+                            evidence,
+                            name, path,
+                        )  # fmt: skip
+
+
+def _runtime(subject: Subject) -> tuple[str, str] | None:
+    """(package, version) of the locked CUDA runtime."""
+    for package in subject.tables.drivers.get("runtime-packages", ()):
+        if package in subject.version_of:
+            return package, subject.version_of[package]
+    return None
+
+
+def _shadows(subject: Subject) -> Iterator[Finding]:
+    environment = subject.environment
+    folders = {*environment.files.ld_library_path, *environment.files.default_dirs}
+    for assumed in subject.tables.driver:
+        places = [*environment.siblings(assumed.soname)]
+        places += [p for p in subject.system.libraries if posixpath.basename(p) == assumed.soname]
+        for path in places:
+            searched = posixpath.dirname(path) in folders
+            if searched:
+                yield _finding(
+                    SHADOW, f"{assumed.soname} of the driver is in the image", (path,),
+                    environment.owner.get(path, ""), environment.relative(path),
+                )  # fmt: skip
+    for path in environment.files.ld_library_path:
+        if "stubs" in path.split("/"):
+            yield Finding(
+                code=SHADOW.code,
+                severity=SHADOW.severity,
+                what=f"LD_LIBRARY_PATH leads to {path}, where stand-ins for the driver lie",
+                evidence=(f"env.LD_LIBRARY_PATH has {path}",),
+                fix=SHADOW.remedy,
+                key="env.LD_LIBRARY_PATH",
+            )
+
+
+def _finding(code: Code, what: str, evidence: tuple[str, ...], package: str = "", path: str = "") -> Finding:
+    return Finding(
+        code=code.code,
+        severity=code.severity,
+        what=what,
+        evidence=evidence,
+        fix=code.remedy,
+        package=package,
+        path=path,
+        key="" if package else "target.driver",
+    )
+
+
+CHECK = Check(run=run, codes=(FLOOR, TOOLKIT, PTX, SHADOW))

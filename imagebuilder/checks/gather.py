@@ -1,0 +1,113 @@
+"""The rim of the checks: reads what they look at, in parallel, from the cache, from files here or by ranges."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from imagebuilder.cache import Cache
+from imagebuilder.checks.subject import Subject
+from imagebuilder.checks.system import assumed_system
+from imagebuilder.checks.tables import load_tables
+from imagebuilder.errors import ArtefactUnusable
+from imagebuilder.facts.debs import deb_facts, system_of
+from imagebuilder.facts.environment import SystemFacts
+from imagebuilder.facts.record import WheelFacts
+from imagebuilder.facts.store import FactStore
+from imagebuilder.index.http import NotFound, Session, session
+from imagebuilder.index.simple import Indexes
+from imagebuilder.lock.fetch import fetch
+from imagebuilder.lock.model import Lock, Wheel
+from imagebuilder.lock.target import target_facts
+from imagebuilder.plan.model import Plan
+from imagebuilder.progress import Reporter
+from imagebuilder.settings import Settings
+from imagebuilder.stack.model import Stack
+
+_WORKERS = 4  # reading facts is mostly inflating and hashing
+
+
+def gather(
+    stack: Stack,
+    lock: Lock,
+    plan: Plan,
+    settings: Settings,
+    cache: Cache,
+    reporter: Reporter,
+    *,
+    previous: Lock | None = None,
+) -> Subject:
+    """Everything the checks need. A file that cannot be had is listed in `unread`, and not an error here."""
+    tables = load_tables()
+    with session(settings) as http:
+        facts, unread, gone = _wheels(stack, lock, settings, cache, reporter, http)
+    system = _system(stack, lock, settings, cache, reporter)
+    return Subject(
+        stack=stack,
+        lock=lock,
+        plan=plan,
+        target=target_facts(stack),
+        tables=tables,
+        facts=facts,
+        unread=unread,
+        gone=gone,
+        system=system or assumed_system(stack, tables),
+        system_is_assumed=system is None,
+        previous=previous,
+    )
+
+
+def _wheels(
+    stack: Stack, lock: Lock, settings: Settings, cache: Cache, reporter: Reporter, http: Session
+) -> tuple[dict[str, WheelFacts], dict[str, str], dict[str, str]]:
+    """(facts by package, why a wheel could not be read, why it is no longer where it was)."""
+    indexes = Indexes(stack.indexes, settings, cache, http)
+    store = FactStore(cache, None if settings.offline else http)
+    facts: dict[str, WheelFacts] = {}
+    unread: dict[str, str] = {}
+    gone: dict[str, str] = {}
+
+    def read(wheel: Wheel) -> None:
+        def address() -> str:
+            return wheel.url or indexes.address_of(
+                wheel.name, wheel.index or "", wheel.filename, wheel.sha256
+            )
+
+        try:
+            found = store.wheel(wheel.sha256, wheel.filename, address)
+            if found is None:
+                unread[wheel.name] = "it is not here, and imagebuilder is offline"
+            else:
+                facts[wheel.name] = found
+        except NotFound as error:
+            gone[wheel.name] = error.seen or error.what
+        except ArtefactUnusable as error:
+            unread[wheel.name] = f"{error.what}: {error.seen}" if error.seen else error.what
+        task.advance(1)
+
+    with (
+        reporter.task(f"reading the wheels of {stack.name}", total=len(lock.wheels), unit="wheel") as task,
+        ThreadPoolExecutor(_WORKERS) as pool,
+    ):
+        list(pool.map(read, sorted(lock.wheels, key=lambda w: -w.size)))
+    if store.received:
+        reporter.note(f"read {store.received / 1e6:.0f} MB of wheels by ranges")
+    return dict(sorted(facts.items())), unread, gone
+
+
+def _system(
+    stack: Stack, lock: Lock, settings: Settings, cache: Cache, reporter: Reporter
+) -> SystemFacts | None:
+    """What the locked Debian packages bring; None where the base is an image that was not read."""
+    if not lock.debs or lock.base is not None:
+        return None
+    only_debs = replace(lock, wheels=(), base=None)
+    try:
+        files = fetch(only_debs, stack, settings, cache, reporter)
+    except ArtefactUnusable as error:
+        reporter.warn(f"the Debian packages cannot be read, so their libraries are assumed: {error.what}")
+        return None
+    return system_of(
+        (deb_facts(files[deb.sha256], deb.sha256, deb.name, cache) for deb in lock.debs),
+        stack.target.platform.triplet,
+    )

@@ -1,0 +1,53 @@
+"""Sizes and number of the image's layers, against what registries and engines take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from imagebuilder.checks.model import Check, Code, Finding
+from imagebuilder.checks.subject import Subject
+
+LARGE = Code(
+    code="image.layer-too-large",
+    severity="error",
+    meaning="a layer is larger than a registry takes",
+    consequence="pushing it fails after the whole upload",
+    remedy="split the layer in the stack file",
+    tables=("registries",),
+)
+MANY = Code(
+    code="image.too-many-layers",
+    severity="error",
+    meaning="the image has more layers than engines can mount",
+    consequence="it cannot be run: `max depth exceeded`",
+    remedy="fewer [[layer]] tables in the stack file",
+    tables=("registries",),
+)
+
+
+def run(subject: Subject) -> Iterator[Finding]:
+    """The plan's layers; packed sizes are those of the wheels and packages that go in."""
+    limits = subject.tables.registries
+    layers = subject.plan.layers
+    for layer in layers:
+        refused = [name for name, most in limits.get("layer-bytes", {}).items() if layer.size > most]
+        if refused:
+            yield Finding(
+                code=LARGE.code,
+                severity=LARGE.severity,
+                what=f"layer {layer.name}: {layer.size / 1e9:.1f} GB, more than {', '.join(refused)} takes",
+                evidence=tuple(f"{w.wheel.name} {w.wheel.size / 1e9:.2f} GB" for w in layer.wheels[:5]),
+                fix=LARGE.remedy,
+                key=f"layer {layer.name}",
+            )
+    if len(layers) > limits.get("layers", len(layers)):
+        yield Finding(
+            code=MANY.code,
+            severity=MANY.severity,
+            what=f"the image has {len(layers)} layers besides its base's, engines mount {limits['layers']}",
+            fix=MANY.remedy,
+            key="layer",
+        )
+
+
+CHECK = Check(run=run, codes=(LARGE, MANY))

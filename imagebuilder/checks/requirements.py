@@ -1,0 +1,88 @@
+"""What wheels ask of each other, against what is locked; and whether every declared break is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from imagebuilder.checks.model import Check, Code, Finding
+from imagebuilder.checks.subject import Subject
+
+UNMET = Code(
+    code="require.unmet",
+    severity="error",
+    meaning="a wheel requires a release of another package than the locked one, and no override says so",
+    consequence="`pip check` fails, and the package runs beside a release that its authors excluded",
+    remedy="lock again, or declare the break as an [[override]] with its reason",
+)
+ABSENT = Code(
+    code="require.absent",
+    severity="error",
+    meaning="a wheel requires a package that the lock does not have at all",
+    consequence="importing it fails with ModuleNotFoundError",
+    remedy="imagebuilder lock",
+)
+NEEDLESS = Code(
+    code="require.override-needless",
+    severity="warning",
+    meaning="an override replaces requirements that the locked release satisfies anyway",
+    consequence="it hides a later, real conflict on that package",
+    remedy="remove the override",
+)
+UNUSED = Code(
+    code="require.override-unused",
+    severity="warning",
+    meaning="an override is about a package that nothing in the set requires",
+    consequence="it does nothing",
+    remedy="remove the override",
+)
+
+
+def run(subject: Subject) -> Iterator[Finding]:
+    """Every requirement of every wheel, markers evaluated for the target."""
+    overrides = {o.package: (i, o) for i, o in enumerate(subject.stack.overrides)}
+    asked: dict[str, list[tuple[str, str, bool]]] = {}
+    for name in sorted(subject.facts):
+        for requirement in subject.requirements_of(name):
+            wanted = canonicalize_name(requirement.name)
+            if wanted == name:
+                continue
+            locked = subject.version_of.get(wanted)
+            met = locked is not None and requirement.specifier.contains(locked, prereleases=True)
+            asked.setdefault(wanted, []).append((name, str(requirement), met))
+            if met or wanted in overrides:
+                continue
+            code = UNMET if locked else ABSENT
+            yield Finding(
+                code=code.code,
+                severity=code.severity,
+                what=f"{name} requires {requirement.name}{requirement.specifier}, "
+                + (f"{locked} is locked" if locked else "which is not locked"),
+                evidence=(f"METADATA of {name} {subject.version_of[name]}: {requirement}",),
+                fix=code.remedy,
+                package=name,
+            )
+    for package, (i, override) in sorted(overrides.items()):
+        about = asked.get(package, [])
+        named = any(w.name == package for _, w in subject.named_in_stack())
+        if not about and not named:
+            code, what = UNUSED, f"nothing requires {package}"
+        elif about and all(met for _, _, met in about):
+            version = Version(subject.version_of[package])
+            code, what = NEEDLESS, f"{package} {version} satisfies all {len(about)} requirements without it"
+        else:
+            continue
+        yield Finding(
+            code=code.code,
+            severity=code.severity,
+            what=f"the override {override.requirement} is not needed: {what}",
+            evidence=tuple(f"{name}: {text}" for name, text, _ in about[:6]),
+            fix=code.remedy,
+            package=package,
+            key=f"override[{i}]",
+        )
+
+
+CHECK = Check(run=run, codes=(UNMET, ABSENT, NEEDLESS, UNUSED))

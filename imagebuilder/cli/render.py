@@ -30,21 +30,16 @@ def command(
     from imagebuilder.dockerfile import render
 
     prepared = prepare(context, stack)
+    plan = prepared.plan
+    text, name = read_template(template)
+    dockerfile = render(plan, prepared.stack, text, vendored=vendored, template_name=name)
     if output is None:
-        text, name = read_template(template)
-        dockerfile = render(prepared.plan, prepared.stack, text, vendored=vendored, template_name=name)
         say(dockerfile.rstrip("\n"))
         return
     target = context.cwd / output
-    write_context(
-        target,
-        prepared.plan,
-        prepared.stack,
-        means(context, prepared),
-        template=template,
-        vendored=vendored,
-    )
-    epoch = int(prepared.plan.created.timestamp())
+    made_by = means(context, prepared)
+    write_context(target, plan, prepared.stack, made_by, dockerfile=dockerfile, vendored=vendored)
+    epoch = int(plan.created.timestamp())
     context.reporter.note(
         f"build it with: docker buildx build --build-arg SOURCE_DATE_EPOCH={epoch} "
         f"--tag {prepared.stack.name} {target}"

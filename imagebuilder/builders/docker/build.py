@@ -11,18 +11,21 @@ from pathlib import Path
 from imagebuilder.builders.direct.build import Built, BuiltLayer
 from imagebuilder.builders.docker.advice import explain
 from imagebuilder.builders.docker.buildx import BuildRequest, Buildx, find_buildx
-from imagebuilder.builders.docker.canonical import Canonical, canonical
-from imagebuilder.builders.docker.context import Means, write_context
+from imagebuilder.builders.docker.canonical import Canonical, Hollow, canonical
+from imagebuilder.builders.docker.context import Means, read_template, read_tools, write_context
 from imagebuilder.builders.docker.engine import OLDEST_WITH_BUILDKIT, Engine
+from imagebuilder.builders.docker.kept import image_key, place_hollow, read_image, write_image, write_sources
 from imagebuilder.builders.docker.progress import BuildProgress
 from imagebuilder.builders.docker.saved import RawImage, read_exported, read_saved
 from imagebuilder.builders.docker.secrets import build_secrets
+from imagebuilder.dockerfile import render
 from imagebuilder.dockerfile.steps import wheel_steps
 from imagebuilder.errors import MachineLacks, UsageProblem
 from imagebuilder.oci.model import timestamp
 from imagebuilder.plan import Plan
 from imagebuilder.settings import Settings
 from imagebuilder.stack import Stack
+from imagebuilder.values import Digest
 
 _TEMPORARY = "imagebuilder-build"
 
@@ -61,14 +64,27 @@ def build(
     brings it there. Raises BuildFailed, MachineLacks, ArtefactUnusable, UsageProblem, StackInvalid.
     """
     options = options or Options()
+    template, name = read_template(options.template)
+    dockerfile = render(plan, stack, template, vendored=options.vendored, template_name=name)
+    key = image_key(plan, dockerfile, read_tools())
+    if not options.no_cache and (kept := read_image(key, means.cache)):
+        made, tools = kept
+        return BuiltWithDocker(built=_built(plan, made), tools=tools)
     buildx = find_buildx(environment)
     driver = buildx.driver(options.builder)
     _check(plan, engine, driver)
+    tools = {
+        "name": "docker",
+        "engine": engine.facts.version,
+        "store": engine.facts.store,
+        "buildx": buildx.version,
+        "driver": driver,
+        "buildkit": ", ".join(buildx.buildkit_versions(options.builder)),
+    }
     with means.cache.temporary() as scratch:
         context = scratch / "context"
-        write_context(context, plan, stack, means, template=options.template, vendored=options.vendored)
+        write_context(context, plan, stack, means, dockerfile=dockerfile, vendored=options.vendored)
         with build_secrets(stack, settings, scratch) as files:
-            progress = BuildProgress(means.reporter, _titles(plan, stack))
             request = BuildRequest(
                 context=context,
                 platform=str(plan.platform),
@@ -78,37 +94,27 @@ def build(
                 secrets=files,
             )
             run = _Run(
-                plan=plan, engine=engine, buildx=buildx, driver=driver, progress=progress, scratch=scratch
+                plan=plan,
+                stack=stack,
+                engine=engine,
+                buildx=buildx,
+                driver=driver,
+                means=means,
+                scratch=scratch,
             )
-            raw = run.carry_out(request)
-        made = canonical(
-            raw,
-            titles=[layer.title for layer in plan.layers if layer.image is None],
-            created=timestamp(plan.created),
-            cache=means.cache,
-            reporter=means.reporter,
-            workers=means.workers,
-        )
-    return BuiltWithDocker(
-        built=Built(plan=plan, image=made.image, layers=_built_layers(plan, made)),
-        tools={
-            "name": "docker",
-            "engine": engine.facts.version,
-            "store": engine.facts.store,
-            "buildx": buildx.version,
-            "driver": driver,
-            "buildkit": ", ".join(buildx.buildkit_versions(options.builder)),
-        },
-    )
+            made = run.carry_out(request)
+    write_image(key, made, tools, means.cache)
+    return BuiltWithDocker(built=_built(plan, made), tools=tools)
 
 
-def _built_layers(plan: Plan, made: Canonical) -> tuple[BuiltLayer, ...]:
-    """The plan's layers as built; one that only WORKDIR made is not among them."""
+def _built(plan: Plan, made: Canonical) -> Built:
+    """As the direct builder gives its own; a layer that only WORKDIR made is not among the plan's."""
     planned = (layer for layer in plan.layers if layer.image is None)
-    return tuple(
+    layers = tuple(
         BuiltLayer(planned=layer, ref=own.ref, unpacked=own.unpacked, cached=own.cached)
         for layer, own in zip(planned, made.own, strict=False)
     )
+    return Built(plan=plan, image=made.image, layers=layers)
 
 
 def _check(plan: Plan, engine: Engine, driver: str) -> None:
@@ -131,39 +137,67 @@ class _Run:
     """One build on its way."""
 
     plan: Plan
+    stack: Stack
     engine: Engine
     buildx: Buildx
     driver: str
-    progress: BuildProgress
+    means: Means
     scratch: Path
 
-    def carry_out(self, request: BuildRequest) -> RawImage:
-        """Run it, and get the image out of wherever this kind of builder puts it."""
+    def carry_out(self, request: BuildRequest) -> Canonical:
+        """Run it, get the image out of wherever this kind of builder puts it, and bring it into its form."""
         if self.driver != "docker" or self.engine.facts.has_containerd_store:
-            exported = self.scratch / "exported"
-            # Plain tars: the layers are written anew anyway, and unpacking is the cheaper half that is saved.
-            output = f"type=oci,dest={exported},tar=false,compression=uncompressed"
-            self._build(replace(request, output=output))
-            return read_exported(exported)
+            try:
+                made = self._exported(request, "exported", known=not request.no_cache)
+            except Hollow:  # the engine's layers are others than those of the last build
+                made = self._exported(replace(request, no_cache=False), "exported-whole", known=False)
+        else:
+            made = self._saved(request)
+        write_sources(self.plan.stack_name, made.sources, self.means.cache)
+        return made
+
+    def _exported(self, request: BuildRequest, folder: str, *, known: bool) -> Canonical:
+        """By BuildKit's exporter of OCI layouts. known: leave out layers whose final form is here."""
+        target = self.scratch / folder
+        hollow = place_hollow(self.plan.stack_name, target, self.means.cache) if known else frozenset()
+        # Plain tars: the layers are written anew anyway, and unpacking is the cheaper half that is saved.
+        self._build(replace(request, output=f"type=oci,dest={target},tar=false,compression=uncompressed"))
+        return self._canonical(read_exported(target), hollow)
+
+    def _saved(self, request: BuildRequest) -> Canonical:
+        """By `docker save`, where the store has no exporter."""
         tag = f"{_TEMPORARY}:{secrets.token_hex(8)}"
         try:
             self._build(replace(request, tag=tag))
-            return self.engine.saved(tag, self.scratch / "saved", read_saved)
+            raw = self.engine.saved(tag, self.scratch / "saved", read_saved)
         finally:
             with suppress(MachineLacks):  # the engine is gone: so is what could be removed
                 self.engine.remove(tag)
+        return self._canonical(raw, frozenset())
+
+    def _canonical(self, raw: RawImage, hollow: frozenset[Digest]) -> Canonical:
+        return canonical(
+            raw,
+            titles=[layer.title for layer in self.plan.layers if layer.image is None],
+            created=timestamp(self.plan.created),
+            cache=self.means.cache,
+            reporter=self.means.reporter,
+            workers=self.means.workers,
+            hollow=hollow,
+        )
 
     def _build(self, request: BuildRequest) -> None:
+        progress = BuildProgress(self.means.reporter, _titles(self.plan, self.stack))
         try:
-            status = self.buildx.run(request.words(self.buildx.progress_form), self.progress.feed)
+            status = self.buildx.run(request.words(self.buildx.progress_form), progress.feed)
         finally:
-            self.progress.close()
+            progress.close()
         if status:
-            where = f" at '{self.progress.failed}'" if self.progress.failed else ""
+            where = f" at '{progress.failed}'" if progress.failed else ""
             raise explain(
-                self.progress.text,
+                progress.text,
                 f"the Docker build of {self.plan.stack_name} failed{where}",
-                lines=self.progress.explanation,
+                lines=progress.explanation,
                 otherwise="`imagebuilder render` writes the Dockerfile and its context, to look at and try",
             )
 

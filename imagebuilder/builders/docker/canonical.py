@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -44,23 +44,51 @@ class _Todo:
     path: Path
     digest: Digest
     drop: frozenset[str]
+    epoch: int
+
+    @property
+    def key(self) -> str:
+        """Of the record of its final form."""
+        return f"{self.digest} {self.epoch} {sorted(self.drop)} {IDENTITY}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Canonical:
-    """The image, and those of its layers that the build put on its base."""
+    """The image, those of its layers that the build put on its base, and what all layers were made from."""
 
     image: Image
     own: tuple[CanonicalLayer, ...]
+    sources: tuple[Source, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A layer as an engine gave it. key: of the record of its final form; empty for a base's."""
+
+    digest: Digest
+    size: int
+    key: str = ""
+
+
+class Hollow(Exception):
+    """The contents of a layer are needed after all, and its file is hollow."""
 
 
 def canonical(
-    raw: RawImage, *, titles: Sequence[str], created: str, cache: Cache, reporter: Reporter, workers: int
+    raw: RawImage,
+    *,
+    titles: Sequence[str],
+    created: str,
+    cache: Cache,
+    reporter: Reporter,
+    workers: int,
+    hollow: Collection[Digest] = (),
 ) -> Canonical:
     """Bring the layers that the build made into one form; those of its base stay as they are.
 
     created: the image's date (RFC 3339); no file of ours is newer. titles: of the plan's layers, for the
-    history; where a template made other layers, BuildKit's words stay. All of it is in the cache afterwards.
+    history; where a template made other layers, BuildKit's words stay. All is in the cache afterwards.
+    hollow: layers whose files have no contents; Hollow is raised where one is not known here after all.
     Raises ArtefactUnusable, BuildFailed, MachineLacks.
     """
     split = len(raw.layers) - _made_by_build(raw.config, created)
@@ -72,15 +100,21 @@ def canonical(
         for (path, digest), diff_id in zip(sources[:split], raw.config.diff_ids[:split], strict=True)
     ]
     below = _Below([(layer.path, layer.descriptor.digest) for layer in base if layer.path], cache)
-    todo = [_Todo(path=path, digest=digest, drop=below.add(path, digest)) for path, digest in sources[split:]]
     epoch = int(datetime.fromisoformat(created.replace("Z", "+00:00")).timestamp())
+    todo = [
+        _Todo(path=path, digest=digest, drop=below.add(path, digest, hollow), epoch=epoch)
+        for path, digest in sources[split:]
+    ]
+    for item in todo:
+        if item.digest in hollow and _cached(item.key, cache) is None:
+            raise Hollow
     stop = threading.Event()
     total = sum(item.path.stat().st_size for item in todo)
     with reporter.task("bringing layers into one form", total=total) as task:
 
         def make(item: _Todo) -> CanonicalLayer:
             size = item.path.stat().st_size
-            made = _make(item, epoch, cache, stop)
+            made = _make(item, cache, stop)
             task.advance(size)
             return made
 
@@ -93,7 +127,10 @@ def canonical(
     history = _history(raw.config, created, titles, layers)
     own = tuple(layer for layer in layers if not layer.empty)
     refs = (*base, *(layer.ref for layer in own))
-    return Canonical(image=Image.make(replace(raw.config, history=history), refs), own=own)
+    seen = [Source(digest=ref.descriptor.digest, size=ref.descriptor.size) for ref in base]
+    seen += [Source(digest=x.digest, size=x.path.stat().st_size, key=x.key) for x in todo]
+    image = Image.make(replace(raw.config, history=history), refs)
+    return Canonical(image=image, own=own, sources=tuple(seen))
 
 
 def _made_by_build(config: ImageConfig, created: str) -> int:
@@ -132,8 +169,10 @@ class _Below:
         self._cache = cache
         self._own: list[Folders] = []
 
-    def add(self, layer: Path, digest: Digest) -> frozenset[str]:
-        """Put a layer on top; the folders that it only touched."""
+    def add(self, layer: Path, digest: Digest, hollow: Collection[Digest]) -> frozenset[str]:
+        """Put a layer on top; the folders that it only touched. Hollow where it would have to be read."""
+        if digest in hollow and self._cache.read_record("layer-folders", digest.text) is None:
+            raise Hollow
         found = self._folders(layer, digest)
         only_touched: frozenset[str] = frozenset()
         if found.leaves:
@@ -163,15 +202,15 @@ class _Below:
         return found
 
 
-def _make(todo: _Todo, epoch: int, cache: Cache, stop: threading.Event) -> CanonicalLayer:
-    key = f"{todo.digest} {epoch} {sorted(todo.drop)} {IDENTITY}"
+def _make(todo: _Todo, cache: Cache, stop: threading.Event) -> CanonicalLayer:
+    key = todo.key
     with cache.lock(f"layer-{Digest.of(key.encode()).hex}", stop.is_set):
         if found := _cached(key, cache):
             return found
         with cache.temporary() as scratch, storage_errors(scratch):
             target = scratch / "layer"
             with target.open("wb") as out:
-                blob = normalise(todo.path, out, latest=epoch, scratch=scratch, drop=todo.drop)
+                blob = normalise(todo.path, out, latest=todo.epoch, scratch=scratch, drop=todo.drop)
             cache.adopt(target, blob.digest, proven=True)  # hashed while it was written
         record = {
             "digest": blob.digest.text,
@@ -183,6 +222,13 @@ def _make(todo: _Todo, epoch: int, cache: Cache, stop: threading.Event) -> Canon
     made = _cached(key, cache)
     assert made is not None, "a layer that was just written is in the cache"
     return replace(made, cached=False)
+
+
+def layer_is_here(source: Source, cache: Cache) -> bool:
+    """Whether the final form of an engine's layer is in the cache, so that the layer itself is not needed."""
+    if not source.key:
+        return cache.artefact(source.digest) is not None
+    return _cached(source.key, cache) is not None
 
 
 def _cached(key: str, cache: Cache) -> CanonicalLayer | None:

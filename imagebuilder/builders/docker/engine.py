@@ -129,7 +129,9 @@ class Engine:
     # ---------------------------------------------------------------- images
 
     def load(self, image: Image, names: Sequence[ImageRef], reporter: Reporter) -> None:
-        """Bring an image of ours into the engine under these names. It keeps its config's digest."""
+        """Bring an image of ours into the engine under these names, if it is not there yet."""
+        if names and all(self.id_of(name) in (image.config_digest, image.digest) for name in names):
+            return
         total = sum(layer.descriptor.size for layer in image.layers)
         with (
             reporter.task("loading into the engine", total=total) as task,

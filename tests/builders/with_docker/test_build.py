@@ -1,0 +1,133 @@
+"""Real wheels, built on real engines: the same image everywhere, and the direct builder's files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import fields
+
+import pytest
+
+from tests.builders.with_docker.conftest import Made, Workplace
+from tests.support.command import leftovers
+from tests.support.engine import TestEngine
+from tests.support.tree import differences, tree_of
+
+pytestmark = [pytest.mark.docker, pytest.mark.network]
+
+Build = Callable[[TestEngine], Made]
+
+# Where the two builders' images may differ, each with its reason. Nothing else may.
+#   diff_ids: files have other times. pip gives every file the time of the build, which is cut to the stack's
+#   date; the direct builder gives a wheel's files a time that follows from the wheel's sha256.
+EXCEPTIONS = ("diff_ids",)
+
+
+def test_one_digest_whatever_the_store(
+    containerd_engine: TestEngine, classic_engine: TestEngine, with_engine: Build
+) -> None:
+    first, second = with_engine(containerd_engine), with_engine(classic_engine)
+    assert first.record["manifest"] == second.record["manifest"]
+    assert first.record["config"] == second.record["config"]
+    assert first.record["builder"]["store"] != second.record["builder"]["store"]
+
+
+def test_two_builders_one_tree(each_store: TestEngine, with_engine: Build, direct: Made) -> None:
+    made = with_engine(each_store)
+    assert differences(tree_of(direct.image), tree_of(made.image)) == []
+    ours, theirs = direct.image.config, made.image.config
+    for field in fields(ours):
+        if field.name not in EXCEPTIONS:
+            assert getattr(ours, field.name) == getattr(theirs, field.name), field.name
+    assert len(ours.diff_ids) == len(theirs.diff_ids)
+
+
+def test_the_image_is_in_the_engine_and_runs(each_store: TestEngine, with_engine: Build) -> None:
+    made = with_engine(each_store)
+    (found,) = json.loads(each_store.docker("image", "inspect", "imagebuilder-test:real"))
+    assert found["Id"] == made.record["manifest" if each_store.kind == "containerd" else "config"]
+    assert found["Config"]["User"] == "nobody" and found["Config"]["WorkingDir"] == "/etc/real"
+    said = each_store.docker("run", "--rm", "imagebuilder-test:real")
+    assert said == 'hello $HOME `id` "quoted" \\\n'
+    program = (
+        "import os, numpy, jinja2; print(numpy.sum([3]), jinja2.__version__, os.environ['TEXT'], sep='\\n')"
+    )
+    said = each_store.docker(
+        "run", "--rm", "--entrypoint", "python3", "imagebuilder-test:real", "-c", program
+    )
+    assert said.splitlines()[:2] == ["3", "3.1.6"]
+    assert said.splitlines()[2] == "Grüße, 'quoted', \"double\", $HOME, ${PATH}, $(id), `id`, back\\slash\\"
+    listed = each_store.docker("run", "--rm", "--entrypoint", "pip", "imagebuilder-test:real", "list")
+    assert "3.1.6+patched." in listed
+
+
+def test_built_again_from_nothing_it_is_the_same(
+    each_store: TestEngine, workplace: Workplace, with_engine: Build
+) -> None:
+    first = with_engine(each_store)
+    machine = workplace.machine(f"again elsewhere-{each_store.kind}", each_store)
+    marker = "s3cr3t-in-a-login"
+    (machine.root / "netrc").write_text(f"machine nowhere.invalid login me password {marker}\n")
+    machine.environment |= {"TZ": "Pacific/Kiritimati", "LC_ALL": "C", "PYTHONHASHSEED": "7"}
+    machine.environment |= {"NETRC": str(machine.root / "netrc")}
+    options = ("--builder", "docker", "--no-cache", "--tag", "imagebuilder-test:again")
+    again = workplace.build(machine, *options, *(["--vendored"] if each_store.kind == "classic" else []))
+    each_store.docker("image", "rm", "imagebuilder-test:again")
+    assert again.record["manifest"] == first.record["manifest"]
+    assert leftovers(machine.cache) == []
+    assert marker.encode() not in again.image.config_bytes
+    assert not any("secret" in path for path in tree_of(again.image).keys() - tree_of(first.image).keys())
+
+
+def test_nothing_but_the_named_image_is_left(each_store: TestEngine, with_engine: Build) -> None:
+    with_engine(each_store)
+    assert "imagebuilder-build" not in each_store.docker("image", "ls", "--format", "{{.Repository}}")
+    assert each_store.docker("ps", "-a", "--quiet", "--filter", "ancestor=imagebuilder-test:real") == ""
+
+
+def test_an_unchanged_build_asks_the_engine_for_nothing(
+    each_store: TestEngine, workplace: Workplace, with_engine: Build
+) -> None:
+    first = with_engine(each_store)
+    again = workplace.build(
+        workplace.machine(each_store.kind, each_store),
+        "--builder",
+        "docker",
+        "--tag",
+        "imagebuilder-test:real",
+    )
+    assert again.record["manifest"] == first.record["manifest"]
+    assert again.record["unchanged"] is True
+
+
+def test_a_changed_file_changes_one_layer(
+    each_store: TestEngine, workplace: Workplace, with_engine: Build
+) -> None:
+    first = with_engine(each_store)
+    machine = workplace.machine(each_store.kind, each_store)
+    stack = machine.work / "stack" / "real.toml"
+    text = stack.read_text()
+    try:
+        stack.write_text(text.replace("kept as written", "changed"))
+        made = workplace.build(machine, "--builder", "docker", "--tag", "imagebuilder-test:changed")
+    finally:
+        stack.write_text(text)
+        each_store.docker("image", "rm", "imagebuilder-test:changed", check=False)
+    assert [layer.descriptor.digest for layer in made.image.layers[:-1]] == [
+        layer.descriptor.digest for layer in first.image.layers[:-1]
+    ]
+    assert made.image.layers[-1] != first.image.layers[-1]
+    assert made.record["unchanged"] is False
+    assert leftovers(machine.cache) == []
+
+
+def test_an_engine_that_is_too_old_says_so(old_engine: TestEngine, workplace: Workplace) -> None:
+    machine = workplace.machine("old", old_engine)
+    outcome = machine.run("build", "stack/real.toml", "--locked", "--builder", "docker")
+    assert outcome.code == 6
+    assert "too old" in outcome.err and "--builder direct" in outcome.err
+    outcome = machine.run("build", "stack/real.toml", "--locked", "--load", "--tag", "imagebuilder-test:old")
+    assert outcome.code == 0, outcome.err
+    assert "builder: direct (Docker Engine 20.10" in outcome.err
+    assert old_engine.docker("run", "--rm", "imagebuilder-test:old", "you") == "hello you\n"
+    old_engine.docker("image", "rm", "imagebuilder-test:old")

@@ -116,7 +116,7 @@ _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:[,\s]\d{3})+|\d+)(?:\.\d+)?(?!\d)")
 
 
 def is_correct(prompt: Prompt, reply: str) -> bool:
-    """Whether a reply to a known-answer task is right, by what follows its last "Answer:", else its last line."""
+    """Whether a known-answer task is solved, by what follows the last "Answer:", else by the last line."""
     said = _ANSWER.findall(reply)
     lines = [line for line in reply.splitlines() if line.strip()]
     given = said[-1] if said else (lines[-1] if lines else "")

@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from packaging.utils import canonicalize_name
 
 from imagebuilder.checks import (
+    acceptance,
     cuda,
     driver,
     glibc,
@@ -72,7 +73,7 @@ DAMAGED = Code(
 
 def codes() -> tuple[Code, ...]:
     """Every code there is, sorted."""
-    own = (UNUSED, UNKNOWN, UNREAD, DAMAGED)
+    own = (UNUSED, UNKNOWN, UNREAD, DAMAGED, *acceptance.CODES)
     return tuple(sorted((*own, *(c for check in CHECKS for c in check.codes)), key=lambda c: c.code))
 
 
@@ -106,6 +107,7 @@ def matches(waiver: Waiver, finding: Finding) -> bool:
 
 def _waivers(subject: Subject, used: set[int]) -> Iterator[Finding]:
     known = [c.code for c in codes()]
+    elsewhere = [c.code for c in acceptance.CODES]
     for i, waiver in enumerate(subject.stack.waivers):
         place = " ".join(p for p in (waiver.code, waiver.package, waiver.path) if p)
         if waiver.code not in known:
@@ -117,7 +119,7 @@ def _waivers(subject: Subject, used: set[int]) -> Iterator[Finding]:
                 fix=f"is it {near[0]}?" if near else UNKNOWN.remedy,
                 key=f"waive[{i}].code",
             )
-        elif i not in used:
+        elif i not in used and waiver.code not in elsewhere:
             yield Finding(
                 code=UNUSED.code,
                 severity=UNUSED.severity,

@@ -16,10 +16,11 @@ from imagebuilder.facts.member import Deflated, Stored
 from imagebuilder.facts.prefix import read_front
 from imagebuilder.facts.pyloader import LOADER_MODULE, MAX_SOURCE, literals, preloads
 from imagebuilder.facts.record import FileFact, Literal, Preload, WheelFacts
+from imagebuilder.facts.tools import TOOL, Tool, read_tool
 from imagebuilder.facts.wheel import Wheel
 from imagebuilder.facts.ziparchive import Member
 
-_BINARY = re.compile(r"(\.so(\.[\w.]+)?|\.cubin|\.fatbin|/bin/[^/.]+)$")
+_BINARY = re.compile(r"(\.so(\.[\w.]+)?|\.cubin|\.fatbin|(^|/)bin/[^/.]+)$")
 _GPU_FILE = re.compile(r"\.(cubin|fatbin)$")
 _DATA = re.compile(r"^[^/]+\.data/(purelib|platlib|data|scripts|headers)/(.+)$")
 _PREFIX = "../../../"  # from site-packages to the environment: lib/python3.x/site-packages
@@ -70,6 +71,7 @@ class _Collector:
         self._gpu: dict[str, GpuCode] = {}
         self._literals: list[Literal] = []
         self._preloads: list[Preload] = []
+        self._tools: list[Tool] = []
         self._problems: list[tuple[str, str]] = []
 
     def facts(self) -> WheelFacts:
@@ -122,6 +124,7 @@ class _Collector:
             gpu=self._gpu,
             literals=tuple(self._literals),
             preloads=tuple(self._preloads),
+            tools=tuple(self._tools),
             problems=tuple(self._problems),
         )
 
@@ -134,6 +137,9 @@ class _Collector:
                 if facts is None:
                     return
                 self._elf[path] = facts
+            if TOOL.search(path):
+                tool = read_tool(file, path)
+                self._tools.extend([tool] if tool else [])
             code = read_gpu(file, path, watch)
             if code is not None:
                 self._gpu[path] = code

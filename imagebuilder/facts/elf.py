@@ -182,8 +182,6 @@ class _Elf:
             packed_names=names,
         )
 
-    # -- places ------------------------------------------------------------------------------------------
-
     def _bad(self, seen: str, wanted: str) -> ArtefactUnusable:
         return ArtefactUnusable(f"{self._what} is a malformed ELF file", seen=seen, wanted=wanted)
 
@@ -239,8 +237,6 @@ class _Elf:
             return ()
         return tuple(self._text(self._one(tag)).split(":"))
 
-    # -- versions ----------------------------------------------------------------------------------------
-
     def _version_needs(self) -> tuple[dict[int, tuple[str, str]], tuple[VersionNeed, ...]]:
         """Version index → (version, library), and the needs in order. Bounded by the counts and by size."""
         index: dict[int, tuple[str, str]] = {}
@@ -278,8 +274,6 @@ class _Elf:
             address += step
         return defs
 
-    # -- symbols -----------------------------------------------------------------------------------------
-
     def _referenced(self) -> dict[int, int]:
         """Symbols that some relocation refers to → their turn (RELR relocations refer to none)."""
         seen: dict[int, None] = {}
@@ -298,23 +292,24 @@ class _Elf:
 
     def _count(self, referenced: Iterable[int]) -> int:
         """How many symbols there are; nothing in PT_DYNAMIC says so directly."""
-        least = max(referenced, default=0) + 1
         if _HASH in self._dynamic:
             (count,) = struct.unpack_from("<I", self._table(self._one(_HASH), 8), 4)
         else:
-            count = max(least, self._gnu_count())
-            # A library without exports has an empty hash table: then the next table ends the symbols.
-            start = self._one(_SYMTAB)
-            after = [
-                v for tag in (_STRTAB, _VERSYM, _GNU_HASH) for v in self._dynamic.get(tag, ()) if v > start
-            ]
-            if after and count <= least:
-                count = max(count, (min(after) - start) // 24)
+            count = self._gnu_count()
+            if not count:
+                # A library without exports has an empty hash table: then the next table ends the symbols.
+                start, least = self._one(_SYMTAB), max(referenced, default=0) + 1
+                tables = [v for t in (_STRTAB, _VERSYM, _GNU_HASH) for v in self._dynamic.get(t, ())]
+                after = min((v for v in tables if v > start), default=start)
+                count = max(least, (after - start) // 24)
+                if _VERSYM in self._dynamic:
+                    count = max(least, min(count, self._offset(self._one(_VERSYM))[1] // 2))
         if count > MAX_SYMBOLS:
             raise self._bad(f"{count} symbols", f"at most {MAX_SYMBOLS}")
         return int(count)
 
     def _gnu_count(self) -> int:
+        """By the last chain of the hash table; 0 where nothing is exported."""
         address = self._one(_GNU_HASH)
         if not address:
             return 0
@@ -322,7 +317,7 @@ class _Elf:
         table = array("I", self._table(address + 16 + 8 * bloom, 4 * buckets))
         last = max(table, default=0)
         if last < first:
-            return int(first)
+            return 0
         chains = address + 16 + 8 * bloom + 4 * buckets
         offset, room = self._offset(chains)
         at = last - first

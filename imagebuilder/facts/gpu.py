@@ -12,7 +12,7 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from imagebuilder.errors import ArtefactUnusable
@@ -23,7 +23,8 @@ SECTIONS = frozenset({b".nv_fatbin", b"__nv_relfatbin"})
 _FATBIN = 0xBA55ED50
 _MAGIC = _FATBIN.to_bytes(4, "little")
 _HEADER = struct.Struct("<IHHQ")
-_PTX, _SASS = 1, 2
+_PTX, _SASS, _EMPTY = 1, 2, 0
+_SMALL = 4096  # bytes of an entry that may be a mere registration, without any kernel
 _LZ4, _ZSTD, _ACCELERATED, _FAMILY = 1 << 13, 1 << 15, 1 << 20, 1 << 21
 _MAX_ENTRIES = 1_000_000
 _EM_CUDA = 190
@@ -132,10 +133,13 @@ class FatbinWatch:
             place, end, entries = at + header, at + header + size, list[_Entry]()
             while place + 48 <= end:
                 entry = _Entry.parse((yield (place, 48)))
-                if entry.header < 48 or place + entry.header + entry.size > end:
+                behind = place + entry.header + entry.size
+                if entry.header < 48 or behind > end:
                     break
+                if entry.is_small and not entry.has_code((yield (place + entry.header, entry.size))):
+                    entry = replace(entry, kind=_EMPTY)
                 entries.append(entry)
-                place += entry.header + entry.size
+                place = behind
             if entries and place <= end < place + 48:
                 self.groups[at] = (end, entries)
                 at = end
@@ -210,6 +214,21 @@ class _Entry:
         kind, _, header, size = struct.unpack_from("<HHIQ", head)
         return cls(kind, header, size, *struct.unpack_from("<I8xQ", head, 28))
 
+    @property
+    def is_small(self) -> bool:
+        return self.kind in (_PTX, _SASS) and 0 < self.size <= _SMALL
+
+    def has_code(self, payload: bytes) -> bool:
+        """Is there a kernel or a function in it? lz4 keeps the first appearance of a text as it is."""
+        if self.flags & _ZSTD:
+            import zstandard
+
+            try:
+                payload = zstandard.ZstdDecompressor().decompressobj().decompress(payload)
+            except zstandard.ZstdError:
+                return True
+        return (b".text" if self.kind == _SASS else b".entry") in payload or b".func" in payload
+
 
 class _Collector:
     """Walks fat binaries and counts groups with equal entries."""
@@ -260,6 +279,10 @@ class _Collector:
             entry = _Entry.parse(head)
             if entry.header < 48 or entry.size > end - at - entry.header:
                 raise self._bad(f"an entry of {entry.header} + {entry.size} bytes at {at}", f"{end - at}")
+            if entry.is_small:
+                file.seek(at + entry.header)
+                if not entry.has_code(file.read(entry.size)):
+                    entry = replace(entry, kind=_EMPTY)
             yield entry
             at += entry.header + entry.size
 

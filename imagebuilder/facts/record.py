@@ -16,12 +16,13 @@ from typing import Any, Generic, TypeVar
 
 from imagebuilder.facts.elf import ElfFacts, Exports, VersionNeed, Wanted
 from imagebuilder.facts.gpu import GpuCode, GpuGroup
+from imagebuilder.facts.tools import Tool
 from imagebuilder.values import GpuArch
 
-KIND = "facts-1"
+KIND = "facts-3"
 """Kind of the record in the cache; the number changes with the format or with what is read."""
 
-_MAGIC = b"ibfacts1"
+_MAGIC = b"ibfacts2"
 T = TypeVar("T")
 
 
@@ -66,10 +67,11 @@ class WheelFacts:
     scripts: tuple[str, ...] = ()
     literals: tuple[Literal, ...] = ()
     preloads: tuple[Preload, ...] = ()
+    tools: tuple[Tool, ...] = ()
     problems: tuple[tuple[str, str], ...] = ()
 
 
-class _Lazy(Mapping[str, T], Generic[T]):
+class LazyParts(Mapping[str, T], Generic[T]):
     """Parts of a record, decoded when first used."""
 
     def __init__(
@@ -110,6 +112,7 @@ def encode(facts: WheelFacts) -> bytes:
         "gpu": {path: _gpu_to_json(code) for path, code in sorted(facts.gpu.items())},
         "literals": [(x.path, x.line, x.text) for x in facts.literals],
         "preloads": [(x.folder, x.pattern) for x in facts.preloads],
+        "tools": [(t.path, t.release, t.names) for t in facts.tools],
         "problems": facts.problems,
     }
     head = zlib.compress(json.dumps(index).encode(), 1)
@@ -129,12 +132,13 @@ def decode(data: bytes) -> WheelFacts:
         return WheelFacts(
             metadata=index["metadata"],
             tags=tuple(index["tags"]),
-            scripts=tuple(index.get("scripts", ())),
+            scripts=tuple(index["scripts"]),
             files={path: FileFact(crc=crc, size=length) for path, (crc, length) in files.items()},
-            elf=_Lazy(body, {path: tuple(place) for path, place in index["elf"].items()}, decode_elf),
+            elf=LazyParts(body, {path: tuple(place) for path, place in index["elf"].items()}, decode_elf),
             gpu={path: _gpu_from_json(code) for path, code in index["gpu"].items()},
             literals=tuple(Literal(path=p, line=n, text=t) for p, n, t in index["literals"]),
             preloads=tuple(Preload(folder=f, pattern=p) for f, p in index["preloads"]),
+            tools=tuple(Tool(path=p, release=r, names=tuple(n)) for p, r, n in index["tools"]),
             problems=tuple((path, text) for path, text in index["problems"]),
         )
     except (KeyError, TypeError, zlib.error, struct.error) as error:

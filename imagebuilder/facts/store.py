@@ -15,7 +15,7 @@ from imagebuilder.index.http import Session
 from imagebuilder.index.ranged import RangedFile
 from imagebuilder.values import Digest
 
-FRONT_KIND = "facts-front-1"
+FRONT_KIND = "facts-front-3"
 
 
 class FactStore:

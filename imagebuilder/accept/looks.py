@@ -20,7 +20,7 @@ from imagebuilder.stack.model import Load
 
 FEWEST_TO_EXTEND = 3
 MOST_TO_EXTEND = 12
-"""Two units say nothing at a first look. Beyond twelve, as many again narrow the interval by a quarter only."""
+"""Two units say nothing at a first look; beyond twelve, twice the time buys an interval a third narrower."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -180,7 +180,7 @@ def t_below(value: float, df: float) -> float:
 
 
 def _incomplete_beta(a: float, b: float, x: float) -> float:
-    """The regularised incomplete beta function I_x(a, b). Source: DLMF 8.17(v), continued fraction 8.17.22."""
+    """The regularised incomplete beta function I_x(a, b). Source: DLMF 8.17.22, a continued fraction."""
     if x <= 0 or x >= 1:
         return float(x >= 1)
     if x > (a + 1) / (a + b + 2):  # where the fraction converges slowly, its mirror image does quickly

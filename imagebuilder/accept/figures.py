@@ -1,0 +1,254 @@
+"""What a run measured, per level: throughput, latencies, speedup, accept length, cached prompts. Pure.
+
+Throughputs and latencies are positive and their noise is relative, so means and intervals are made of
+logarithms and given back as figures: a speedup is the exponential of a mean difference of logarithms.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from imagebuilder.accept.looks import Estimate, Look, current_look, estimate
+from imagebuilder.accept.model import (
+    ARMS,
+    BASELINE,
+    EAGLE3,
+    KNOWN,
+    ArmName,
+    RequestResult,
+    RoundResult,
+    RunResult,
+)
+from imagebuilder.accept.statistics import (
+    Effect,
+    Interval,
+    arms_effect,
+    mean_effect,
+    quantile,
+    widened,
+    within_groups,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """Quantiles of pooled samples, for pictures: no interval, samples of one run are not independent."""
+
+    p10: float
+    p50: float
+    p90: float
+    p99: float
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmFigures:
+    """One arm at one level. Times in ms, throughput in output tokens/s. None: nothing was measured.
+
+    ttft_p99: of a unit, averaged over units. per_token: inter-token latency per token. cached: share of the
+    prompts' tokens found in the prefix cache. tokens: mean output tokens of an answer.
+    """
+
+    throughput: Estimate | None
+    ttft_p99: Estimate | None
+    ttft: Spread | None
+    per_token: Spread | None
+    end_to_end: Spread | None
+    stream_tok_s: Spread | None
+    tokens: float
+    requests: int
+    failed: int
+    cached: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LevelFigures:
+    """Both arms at one level, and EAGLE-3's throughput over the baseline's."""
+
+    level: int
+    decisive: bool
+    baseline: ArmFigures
+    eagle3: ArmFigures
+    speedup: Estimate | None
+
+    def arm(self, name: ArmName) -> ArmFigures:
+        """By name."""
+        return self.baseline if name == BASELINE else self.eagle3
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceptLength:
+    """Tokens per verify step, weighted by verify count: Σ tokens / Σ verify steps. by_kind: of the prompts.
+
+    None: the server told no verify counts.
+    """
+
+    overall: Estimate | None
+    by_kind: tuple[tuple[str, float], ...]
+
+
+def levels_of(run: RunResult) -> tuple[LevelFigures, ...]:
+    """Every level of the scenario, also where nothing was measured."""
+    load = run.scenario.load
+    decisive = load.decisive or load.concurrency
+    return tuple(_level(run, level, level in decisive) for level in load.concurrency)
+
+
+def _level(run: RunResult, level: int, decisive: bool) -> LevelFigures:
+    look = current_look(run)
+    effect = speedup_effect(run, level)
+    return LevelFigures(
+        level=level,
+        decisive=decisive,
+        baseline=_arm(run, BASELINE, level, look),
+        eagle3=_arm(run, EAGLE3, level, look),
+        speedup=exponential(effect, look) if effect else None,
+    )
+
+
+def exponential(effect: Effect, look: Look | None) -> Estimate:
+    """The estimate of an effect on logarithms, as a figure."""
+    raw = estimate(effect, look)
+    return Estimate(
+        value=math.exp(raw.value), units=raw.units, shown=_exp(raw.shown), decides=_exp(raw.decides)
+    )
+
+
+def _exp(interval: Interval | None) -> Interval | None:
+    if interval is None or interval.high > 700:  # wider than floating point: says nothing
+        return None
+    return Interval(low=math.exp(interval.low), high=math.exp(interval.high))
+
+
+def _arm(run: RunResult, arm: ArmName, level: int, look: Look | None) -> ArmFigures:
+    rounds = run.load_rounds(arm, level)
+    requests = [r for one in rounds for r in one.requests]
+    good = [r for r in requests if r.ok]
+    throughput = arm_effect(run, arm, level)
+    p99 = _unit_logs(run, rounds, _ttft_p99)
+    return ArmFigures(
+        throughput=exponential(throughput, look) if throughput else None,
+        ttft_p99=exponential(mean_effect(p99), look) if p99 else None,
+        ttft=spread(1000 * t for r in good if (t := r.ttft_s) is not None),
+        per_token=spread(1000 * t for r in good for t in r.itl_s),
+        end_to_end=spread(1000 * r.e2e_s for r in good),
+        stream_tok_s=spread(1 / t for r in good if (t := r.tpot_s)),
+        tokens=sum(r.output_tokens for r in good) / len(good) if good else 0.0,
+        requests=len(requests),
+        failed=len(requests) - len(good),
+        cached=cached_share(good),
+    )
+
+
+def spread(values: Iterable[float]) -> Spread | None:
+    """Quantiles of these samples."""
+    pool = sorted(values)
+    if not pool:
+        return None
+    p10, p50, p90, p99 = (quantile(pool, share) for share in (0.1, 0.5, 0.9, 0.99))
+    return Spread(p10=p10, p50=p50, p90=p90, p99=p99, count=len(pool))
+
+
+def cached_share(requests: Sequence[RequestResult]) -> float | None:
+    """Share of the prompts' tokens that came from the prefix cache; None: the server does not tell."""
+    told = [r for r in requests if r.cached_tokens is not None and r.prompt_tokens]
+    total = sum(r.prompt_tokens or 0 for r in told)
+    return sum(r.cached_tokens or 0 for r in told) / total if total else None
+
+
+def arm_effect(run: RunResult, arm: ArmName, level: int) -> Effect | None:
+    """Mean logarithm of an arm's throughput over its units; None where there is none."""
+    logs = _unit_logs(run, run.load_rounds(arm, level), _log_throughput)
+    if not logs:
+        return None
+    declared = run.scenario.load.start_variation
+    starts = len({r.start for r in run.load_rounds(arm, level)})
+    effect = mean_effect(logs)
+    return widened(effect, declared**2 / starts) if declared and starts == 1 else effect
+
+
+def _log_throughput(rounds: Sequence[RoundResult]) -> float | None:
+    if any(r.output_tok_s <= 0 for r in rounds):
+        return None
+    return sum(math.log(r.output_tok_s) for r in rounds) / len(rounds)
+
+
+def _ttft_p99(rounds: Sequence[RoundResult]) -> float | None:
+    times = [1000 * t for one in rounds for r in one.requests if r.ok and (t := r.ttft_s)]
+    return math.log(quantile(times, 0.99)) if times else None
+
+
+def _unit_logs(
+    run: RunResult, rounds: Sequence[RoundResult], figure: Callable[[Sequence[RoundResult]], float | None]
+) -> list[float]:
+    """A figure of each unit: of each start where an arm had several, else of each round."""
+    by_start = len({r.start for r in rounds}) > 1
+    units: dict[tuple[int, int], list[RoundResult]] = {}
+    for one in rounds:
+        units.setdefault((one.start, -1) if by_start else (one.unit, one.index), []).append(one)
+    return [value for unit in units.values() if (value := figure(unit)) is not None]
+
+
+def speedup_effect(run: RunResult, level: int) -> Effect | None:
+    """Mean difference of log throughput, EAGLE-3 minus baseline; None where there is no pair of rounds.
+
+    Where both arms were started several times, what differs between starts is measured: the unit is the
+    start, and a straight drift of the machine over the whole run is taken out. Else rounds are paired, and a
+    declared variation between starts is added to what their differences scatter.
+    """
+    pairs = paired_rounds(run, level)
+    if not pairs:
+        return None
+    declared = run.scenario.load.start_variation
+    starts = [len({r.start for r in arm}) for arm in zip(*pairs, strict=True)]
+    if min(starts) > 1 and declared is None:
+        return _starts_effect(pairs)
+    groups: dict[tuple[int, int], list[float]] = {}
+    for base, eagle in pairs:
+        log_ratio = math.log(eagle.output_tok_s / base.output_tok_s)
+        groups.setdefault((base.start, eagle.start), []).append(log_ratio)
+    effect = within_groups(list(groups.values()))
+    return widened(effect, declared**2 * sum(1 / n for n in starts)) if declared else effect
+
+
+def paired_rounds(run: RunResult, level: int) -> list[tuple[RoundResult, RoundResult]]:
+    """(baseline, EAGLE-3) rounds of one unit and index, in which tokens came."""
+    baseline, eagle3 = (
+        {(r.unit, r.index): r for r in run.load_rounds(arm, level) if r.output_tok_s > 0} for arm in ARMS
+    )
+    return [(baseline[key], eagle3[key]) for key in sorted(baseline.keys() & eagle3.keys())]
+
+
+def _starts_effect(pairs: Sequence[tuple[RoundResult, RoundResult]]) -> Effect:
+    starts: dict[tuple[bool, int], list[RoundResult]] = {}
+    for base, eagle in pairs:
+        starts.setdefault((False, base.start), []).append(base)
+        starts.setdefault((True, eagle.start), []).append(eagle)
+    ordered = sorted(starts.items(), key=lambda item: min(r.began for r in item[1]))
+    values = [sum(math.log(r.output_tok_s) for r in rounds) / len(rounds) for _, rounds in ordered]
+    return arms_effect(values, [second for (second, _), _ in ordered])
+
+
+def accept_length(run: RunResult) -> AcceptLength:
+    """Of all answers with a verify count, known-answer tasks included; by kind of prompt for the report."""
+    look = current_look(run)
+    rounds = [r for r in run.rounds if r.arm == EAGLE3]
+    told = [r for one in rounds for r in one.requests if r.ok and r.verify_count]
+    if not told:
+        return AcceptLength(overall=None, by_kind=())
+    per_round = [
+        _weighted(counted)
+        for one in rounds
+        if (counted := [r for r in one.requests if r.ok and r.verify_count])
+    ]
+    raw = estimate(mean_effect(per_round), look)
+    overall = Estimate(value=_weighted(told), units=raw.units, shown=raw.shown, decides=raw.decides)
+    kinds = sorted({r.kind for r in told}, key=lambda kind: (kind == KNOWN, kind))
+    by_kind = tuple((kind, _weighted([r for r in told if r.kind == kind])) for kind in kinds)
+    return AcceptLength(overall=overall, by_kind=by_kind)
+
+
+def _weighted(requests: Sequence[RequestResult]) -> float:
+    return sum(r.output_tokens for r in requests) / sum(r.verify_count or 0 for r in requests)

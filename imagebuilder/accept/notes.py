@@ -1,0 +1,72 @@
+"""What a reader of a verdict should know besides: what it does not cover, and what looks odd. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from imagebuilder.accept.divergence import Divergence
+from imagebuilder.accept.figures import AcceptLength, LevelFigures
+from imagebuilder.accept.model import EAGLE3, RunResult
+from imagebuilder.accept.speed import NO_SPECULATION
+
+FAR = 0.10
+"""Extra divergence from which on there is a warning where the stack sets no limit."""
+OTHER_LENGTH = 0.05
+"""By how much the arms' answers may differ in length without a remark."""
+
+
+def remarks(
+    run: RunResult,
+    levels: tuple[LevelFigures, ...],
+    divergence: Divergence | None,
+    length: AcceptLength,
+) -> tuple[str, ...]:
+    """Sentences, in the order of their weight."""
+    return (
+        *_scope(run),
+        *_at_levels(levels),
+        *_unlimited(run, divergence, length),
+        *(f"Throttling: {text}" for text in run.host.throttling),
+    )
+
+
+def _scope(run: RunResult) -> Iterator[str]:
+    if run.runtime == "process":
+        yield "A rehearsal without a container: it accepts no image."
+    load = run.scenario.load
+    starts = {r.start for level in load.concurrency for r in run.load_rounds(EAGLE3, level)}
+    if len(starts) == 1 and load.start_variation is None:
+        yield (
+            "Each server was started once, so the intervals hold for these two starts. How much two starts of "
+            'one server differ is not in them: pairing = "starts" measures it, start-variation declares it.'
+        )
+
+
+def _at_levels(levels: tuple[LevelFigures, ...]) -> Iterator[str]:
+    slow = [
+        str(f.level)
+        for f in levels
+        if not f.decisive and f.speedup and f.speedup.shown and f.speedup.shown.below(1)
+    ]
+    if slow:
+        yield f"EAGLE-3 is slower at {' and '.join(slow)} streams, which does not count here."
+    for f in levels:
+        a, b = f.baseline.tokens, f.eagle3.tokens
+        if a and b and abs(math.log(b / a)) > OTHER_LENGTH:
+            yield f"At {f.level} the arms wrote answers of different length: {a:.0f} and {b:.0f} tokens."
+
+
+def _unlimited(run: RunResult, divergence: Divergence | None, length: AcceptLength) -> Iterator[str]:
+    """What would have failed, had the stack asked for it."""
+    require = run.scenario.require
+    extra = divergence.extra_lost.shown if divergence else None
+    if require.max_extra_divergence is None and divergence and extra and extra.above(FAR):
+        yield (
+            "EAGLE-3's texts leave the baseline's much earlier than those leave each other: "
+            f"{divergence.across.lost:.0%} of a text comes after the first difference, "
+            f"{divergence.floor.lost:.0%} is the noise floor."
+        )
+    overall = length.overall
+    if require.min_accept_length is None and overall and overall.value <= NO_SPECULATION:
+        yield f"Accept length is {overall.value:.2f}: the draft does nothing."

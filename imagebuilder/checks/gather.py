@@ -1,4 +1,4 @@
-"""The rim of the checks: reads what they look at, in parallel, from the cache, from files here or by ranges."""
+"""The rim of the checks: reads what they look at, from the cache, from files here or by ranges."""
 
 from __future__ import annotations
 
@@ -31,16 +31,18 @@ def gather(
     stack: Stack,
     lock: Lock,
     plan: Plan,
+    *,
     settings: Settings,
     cache: Cache,
     reporter: Reporter,
-    *,
     previous: Lock | None = None,
 ) -> Subject:
     """Everything the checks need. A file that cannot be had is listed in `unread`, and not an error here."""
     tables = load_tables()
     with session(settings) as http:
-        facts, unread, gone = _wheels(stack, lock, settings, cache, reporter, http)
+        facts, unread, gone = _wheels(
+            stack, lock, settings=settings, cache=cache, reporter=reporter, http=http
+        )
     system = _system(stack, lock, settings, cache, reporter)
     return Subject(
         stack=stack,
@@ -58,7 +60,7 @@ def gather(
 
 
 def _wheels(
-    stack: Stack, lock: Lock, settings: Settings, cache: Cache, reporter: Reporter, http: Session
+    stack: Stack, lock: Lock, *, settings: Settings, cache: Cache, reporter: Reporter, http: Session
 ) -> tuple[dict[str, WheelFacts], dict[str, str], dict[str, str]]:
     """(facts by package, why a wheel could not be read, why it is no longer where it was)."""
     indexes = Indexes(stack.indexes, settings, cache, http)

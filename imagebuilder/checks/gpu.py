@@ -10,6 +10,7 @@ from imagebuilder.checks.arguments import commands, has
 from imagebuilder.checks.model import Check, Code, Finding
 from imagebuilder.checks.subject import Subject
 from imagebuilder.facts.gpu import GpuCode, coverage
+from imagebuilder.facts.record import FileFact
 from imagebuilder.values import GpuArch
 
 NO_CODE = Code(
@@ -55,7 +56,11 @@ def run(subject: Subject) -> Iterator[Finding]:
     """For each GPU of the target and each package with GPU code."""
     for gpu in subject.stack.target.gpus:
         for name, facts in sorted(subject.facts.items()):
-            libraries = {p: c for p, c in facts.gpu.items() if p in facts.elf}
+            first: dict[FileFact, str] = {}  # of equal files, the first
+            for path in facts.gpu:
+                if path in facts.elf:
+                    first.setdefault(facts.files[path], path)
+            libraries = {path: facts.gpu[path] for path in first.values()}
             if libraries:
                 yield from _package(subject, name, libraries, gpu)
 

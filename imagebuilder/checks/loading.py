@@ -5,10 +5,12 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from imagebuilder.checks.model import Check, Code, Finding, Severity
 from imagebuilder.checks.subject import Loading, Subject
 from imagebuilder.facts.elf import symbol_hash
+from imagebuilder.facts.layouts import LayoutRisk
 from imagebuilder.facts.verdict import Verdict
 
 _MODULE = re.compile(r"(?:^_|\.abi3\.so$|\.cpython-\w+-[\w-]+\.so$)")
@@ -18,7 +20,7 @@ UNDEFINED = Code(
     code="abi.undefined-symbol",
     severity="error",
     meaning="a library wants a symbol that nothing in its search scope defines",
-    consequence="importing it fails with `undefined symbol`: it was built for another release of its neighbour",
+    consequence="importing it fails with `undefined symbol`: it was built for another release",
     remedy="take releases that go together: `imagebuilder matrix PACKAGE --against NEIGHBOUR` lists them",
 )
 VERSION = Code(
@@ -73,66 +75,69 @@ def run(subject: Subject) -> Iterator[Finding]:
 
 
 def _findings(subject: Subject, loading: Loading, verdict: Verdict, plugin: bool) -> Iterator[Finding]:
-    outcome = verdict.outcome
-    severity: Severity | None = "note" if plugin else None
-    name = posixpath.basename(verdict.path)
+    outcome, name = verdict.outcome, posixpath.basename(verdict.path)
+    at = _At(loading, verdict.path, "note" if plugin else None)
     others = tuple(f"also: {v.path}" for v in loading.verdicts if v is not verdict)[:3]
     if outcome.libraries:
         missing = sorted({m.name for m in outcome.libraries})
-        code = PLUGIN if plugin else MISSING
         evidence = [
             f"{subject.environment.relative(m.wanted_by)} needs {m.name}" for m in outcome.libraries[:_MOST]
         ]
-        yield _finding(
-            code, loading, verdict, f"{name} needs {', '.join(missing)}, which is nowhere",
-            (*evidence, *others), _where(subject, missing), severity,
-        )  # fmt: skip
+        yield at.finding(
+            PLUGIN if plugin else MISSING,
+            f"{name} needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} nowhere",
+            (*evidence, *others),
+            _where(subject, missing),
+        )
     if outcome.versions:
         wanted = sorted({f"{v.version} of {v.library}" for v in outcome.versions})
-        yield _finding(
-            VERSION, loading, verdict, f"{name} wants {', '.join(wanted[:3])}", tuple(wanted[:_MOST]),
-            VERSION.remedy, severity,
-        )  # fmt: skip
+        yield at.finding(VERSION, f"{name} wants {', '.join(wanted[:3])}", wanted[:_MOST], VERSION.remedy)
     symbols = list(dict.fromkeys(str(s.symbol) for s in outcome.symbols))
     if symbols and not outcome.libraries:
         shown = [f"undefined: {s}" for s in symbols[:_MOST]]
         more = [f"and {len(symbols) - _MOST} more"] if len(symbols) > _MOST else []
         near = _instead(subject, symbols[0])
-        yield _finding(
-            UNDEFINED, loading, verdict, f"{name} wants {symbols[0]}, which nothing defines",
-            (*shown, *more, *near, *others), _releases_hint(loading, near), severity,
-        )  # fmt: skip
+        yield at.finding(
+            UNDEFINED,
+            f"{name} wants {symbols[0]}, which nothing defines",
+            (*shown, *more, *near, *others),
+            _releases_hint(loading, near),
+        )
     for risk in verdict.risks:
-        layout = risk.layout
-        runs = subject.version_of[layout.package]
-        if risk.crash:
-            what = f"{name} was built {risk.built} {layout.package} {layout.changed_in} changed {layout.type}"
-            yield _finding(
-                CRASH, loading, verdict, f"{what}, and meets {runs}", others,
-                f"imagebuilder matrix {loading.wheel} --against {layout.package}", severity,
-            )  # fmt: skip
-        else:
-            yield _finding(
-                DOUBT, loading, verdict,
-                f"{name} passes {layout.type}, which changed in {layout.package} {layout.changed_in}",
-                (f"{layout.package} {runs} is installed; nothing tells for which one it was built", *others),
-                DOUBT.remedy, severity,
-            )  # fmt: skip
+        yield _layout(subject, at, name, risk, others)
 
 
-def _finding(
-    code: Code, loading: Loading, verdict: Verdict, what: str, evidence: Sequence[str], fix: str,
-    severity: Severity | None,
-) -> Finding:  # fmt: skip
-    return Finding(
-        code=code.code,
-        severity=severity or code.severity,
-        what=what,
-        evidence=tuple(evidence),
-        fix=fix,
-        package=loading.wheel,
-        path=verdict.path,
+def _layout(subject: Subject, at: _At, name: str, risk: LayoutRisk, others: Sequence[str]) -> Finding:
+    layout, runs = risk.layout, subject.version_of[risk.layout.package]
+    changed = f"{layout.package} {layout.changed_in}"
+    matrix = f"imagebuilder matrix {at.loading.wheel} --against {layout.package}"
+    if risk.crash:
+        what = f"{name} was built {risk.built} {changed} changed {layout.type}, and meets {runs}"
+        return at.finding(CRASH, what, others, matrix)
+    said = f"{layout.package} {runs} is installed; nothing tells for which one it was built"
+    return at.finding(
+        DOUBT, f"{name} passes {layout.type}, which changed in {changed}", (said, *others), DOUBT.remedy
     )
+
+
+@dataclass(frozen=True)
+class _At:
+    """Where findings about one verdict lie, and how much they weigh."""
+
+    loading: Loading
+    path: str
+    severity: Severity | None
+
+    def finding(self, code: Code, what: str, evidence: Sequence[str], fix: str) -> Finding:
+        return Finding(
+            code=code.code,
+            severity=self.severity or code.severity,
+            what=what,
+            evidence=tuple(evidence),
+            fix=fix,
+            package=self.loading.wheel,
+            path=self.path,
+        )
 
 
 def _is_plugin(subject: Subject, loading: Loading, needed: set[str]) -> bool:

@@ -33,8 +33,8 @@ class Loading:
 
     @property
     def best(self) -> Verdict:
-        """Of the alternative that fares best."""
-        return min(self.verdicts, key=lambda v: _BAD.get(v.kind, 2))
+        """Of the alternative that fares best; of those that lack libraries, the one that lacks fewest."""
+        return min(self.verdicts, key=lambda v: (_BAD.get(v.kind, 2), len(v.outcome.libraries)))
 
 
 @dataclass(frozen=True, kw_only=True)

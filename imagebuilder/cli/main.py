@@ -22,6 +22,7 @@ VERBS = {
     "fetch": "bring every locked file here, for an offline build",
     "show": "print a stack, its lock and its layers with sizes",
     "render": "the Dockerfile and its context, buildable with plain `docker build`",
+    "check": "will it work? findings with evidence and a fix",
     "matrix": "which releases of one package another can load with",
     "build": "make the image",
     "verify": "build again from nothing, compare digests, explain any difference",

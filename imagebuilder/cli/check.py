@@ -1,0 +1,110 @@
+"""`imagebuilder check`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from imagebuilder.cli.context import Context, say, say_json, verb
+
+if TYPE_CHECKING:
+    from imagebuilder.checks.model import Finding
+
+
+@verb(offline=True)
+@click.argument("stack", metavar="STACK", required=False)
+@click.option("--json", "form", flag_value="json", help="The findings as JSON on standard output.")
+@click.option("--sarif", "form", flag_value="sarif", help="The findings as SARIF 2.1.0, for a CI.")
+@click.option("--all", "everything", is_flag=True, help="Every finding with all of its evidence.")
+@click.option("--against", metavar="STACK", help="Another stack's lock to find downgrades against.")
+@click.option(
+    "--explain", "code", is_flag=False, flag_value="", metavar="[CODE]", help="Explain one code, or list all."
+)
+def command(
+    context: Context,
+    *,
+    stack: str | None,
+    form: str | None,
+    everything: bool,
+    against: str | None,
+    code: str | None,
+) -> None:
+    """Will it work? Findings with evidence and a fix, from the artefacts, before anything is built.
+
+    Reads every locked wheel once: from the cache, from the wheel folder, or by ranges from its index. Exit
+    code 5 if an error is not waived.
+    """
+    from imagebuilder.checks.registry import codes, failing
+
+    if code is not None:
+        _explain(code)
+        return
+    if stack is None:
+        raise click.UsageError("Missing argument 'STACK'.")
+    from imagebuilder.checks.report import as_sarif, as_text, summary
+    from imagebuilder.errors import ChecksFailed
+
+    findings, path = run_checks(context, stack, against)
+    if form == "json":
+        say_json("check", {"findings": [f.as_json() for f in findings]})
+    elif form == "sarif":
+        from imagebuilder import __version__
+
+        say(as_sarif(findings, codes(), stack_file=_relative(path, context.cwd), version=__version__))
+    else:
+        say(as_text(findings, verbose=everything))
+    bad = failing(findings)
+    if bad:
+        raise ChecksFailed(
+            f"{stack}: {summary(findings)}",
+            seen=f"{bad[0].code} {bad[0].place}: {bad[0].what}",
+            hint=bad[0].fix or f"imagebuilder check --explain {bad[0].code}",
+        )
+
+
+def run_checks(context: Context, stack: str, against: str | None = None) -> tuple[list[Finding], Path]:
+    """(findings, path of the stack file) of a stack with a fresh lock."""
+    from imagebuilder.checks.gather import gather
+    from imagebuilder.checks.registry import find
+    from imagebuilder.cli.prepare import prepare, previous_lock, stack_of
+
+    prepared = prepare(context, stack, lock_if_missing=True)
+    previous = previous_lock(context, stack_of(context, against)) if against else None
+    subject = gather(
+        prepared.stack,
+        prepared.lock,
+        prepared.plan,
+        settings=context.settings,
+        cache=context.cache,
+        reporter=context.reporter,
+        previous=previous,
+    )
+    assert prepared.stack.path is not None
+    return find(subject), prepared.stack.path
+
+
+def _explain(code: str) -> None:
+    from difflib import get_close_matches
+
+    from imagebuilder.checks.registry import codes
+    from imagebuilder.checks.report import explain
+    from imagebuilder.errors import UsageProblem
+
+    known = {c.code: c for c in codes()}
+    if not code:
+        for each in known.values():
+            say(f"{each.code:<34} {each.severity:<8} {each.meaning}")
+    elif code in known:
+        say(explain(known[code]))
+    else:
+        near = get_close_matches(code, known, 1)
+        raise UsageProblem(
+            f"there is no check with the code {code!r}",
+            hint=f"imagebuilder check --explain {near[0]}" if near else "imagebuilder check --explain",
+        )
+
+
+def _relative(path: Path, cwd: Path) -> str:
+    return str(path.relative_to(cwd)) if path.is_relative_to(cwd) else path.name

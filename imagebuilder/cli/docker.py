@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from imagebuilder.builders.docker.build import BuiltWithDocker, Options
     from imagebuilder.builders.docker.context import Means
     from imagebuilder.builders.docker.engine import Engine
+    from imagebuilder.cache import Cache
 
 builder_option = click.option(
     "--builder",
@@ -69,19 +70,26 @@ def connect() -> Engine:
     return Engine.connect(os.environ)
 
 
-def means(context: Context, prepared: Prepared) -> Means:
-    """What building with Docker needs of this run."""
+def means(context: Context, prepared: Prepared, layer_cache: Cache | None = None) -> Means:
+    """What building with Docker needs of this run. layer_cache: for layers, instead of this user's cache."""
     from imagebuilder.builders.docker.context import Means
 
     return Means(
-        cache=context.cache,
+        cache=layer_cache or context.cache,
         obtain=partial(obtain, context, prepared),
         reporter=context.reporter,
         workers=context.settings.workers,
     )
 
 
-def build_docker(context: Context, prepared: Prepared, engine: Engine, options: Options) -> BuiltWithDocker:
+def build_docker(
+    context: Context,
+    prepared: Prepared,
+    engine: Engine,
+    options: Options,
+    *,
+    layer_cache: Cache | None = None,
+) -> BuiltWithDocker:
     """Build with the engine. Offline, all wheels come from the cache, as with `--vendored`."""
     from dataclasses import replace
 
@@ -92,7 +100,7 @@ def build_docker(context: Context, prepared: Prepared, engine: Engine, options: 
         prepared.stack,
         context.settings,
         engine,
-        means(context, prepared),
+        means(context, prepared, layer_cache),
         options=replace(options, vendored=options.vendored or context.offline),
         environment=os.environ,
     )

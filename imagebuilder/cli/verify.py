@@ -10,6 +10,7 @@ import click
 from imagebuilder.cli.context import Context, json_option, say, say_json, stack_argument, verb
 
 if TYPE_CHECKING:
+    from imagebuilder.cache import Cache
     from imagebuilder.cli.prepare import Prepared
     from imagebuilder.oci.image import Image
 
@@ -20,29 +21,36 @@ if TYPE_CHECKING:
               help="Compare with this image instead of images/STACK or a build from the cache.")  # fmt: skip
 @click.option("--cold", is_flag=True, help="Download everything again too.")
 @click.option("--most", default=20, show_default=True, help="How many differences to print.")
+@click.option("--builder", type=click.Choice(["auto", "docker", "direct"]), default="auto",
+              help="auto: the one that built images/STACK, else as `build` does.")  # fmt: skip
+@click.option("--builder-name", metavar="NAME", help="Build with this buildx builder (docker only).")
 @json_option
 def command(
-    context: Context, *, stack: str, against: Path | None, cold: bool, most: int, as_json: bool
-) -> None:
+    context: Context, *, stack: str, against: Path | None, cold: bool, most: int, as_json: bool,
+    builder: str, builder_name: str | None,
+) -> None:  # fmt: skip
     """Build again with an empty layer cache and compare the manifests' digests.
 
-    On a difference it names layer, file and usual cause, and exits with 14.
+    With Docker, the engine carries out every step again. On a difference it names layer, file and usual
+    cause, and exits with 14.
     """
     from dataclasses import asdict
 
     from imagebuilder.builders.verify import compare
     from imagebuilder.cache import Cache
-    from imagebuilder.cli.direct import build_direct
     from imagebuilder.cli.prepare import prepare
     from imagebuilder.errors import NotReproducible
 
     prepared = prepare(context, stack)
-    first = _first(context, prepared, against)
+    builder = _builder(context, prepared, builder, builder_name)
+    first = _first(context, prepared, against) or _built(
+        context, prepared, builder, builder_name, context.cache
+    )
     with context.cache.temporary() as empty:
         # Layers go into an empty cache of their own; downloads come from this user's, unless --cold.
         fresh = Cache(empty)
         source = context.with_cache(fresh) if cold else context
-        second = build_direct(source, prepared, layer_cache=fresh).image
+        second = _built(source, prepared, builder, builder_name, fresh)
         verdict = compare(first, second, tuple(layer.name for layer in prepared.plan.layers))
     if as_json:
         say_json("verify", {
@@ -67,9 +75,39 @@ def command(
         )
 
 
-def _first(context: Context, prepared: Prepared, against: Path | None) -> Image:
-    """The image to compare with: the one named, the one in images/, or one built from the cache."""
+def _builder(context: Context, prepared: Prepared, builder: str, builder_name: str | None) -> str:
+    """The builder to compare with itself: what one builder makes, the other need not."""
+    import json
+
+    from imagebuilder.cli.docker import chosen_builder
+
+    record = context.cwd / "images" / f"{prepared.stack.name}.build.json"
+    if builder == "auto" and not builder_name and record.is_file():
+        try:
+            return str(json.loads(record.read_bytes())["builder"]["name"])
+        except (ValueError, KeyError, TypeError):
+            context.reporter.warn(f"{record} is no build record")
+    return chosen_builder(context, builder, builder_name)
+
+
+def _built(
+    context: Context, prepared: Prepared, builder: str, builder_name: str | None, layer_cache: Cache
+) -> Image:
+    """A build whose layers are made in, or taken from, this cache; with Docker every step is repeated."""
     from imagebuilder.cli.direct import build_direct
+
+    if builder == "direct":
+        return build_direct(context, prepared, layer_cache=layer_cache).image
+    from imagebuilder.builders.docker.build import Options
+    from imagebuilder.cli.docker import build_docker, connect
+
+    options = Options(builder=builder_name, no_cache=True)
+    with connect() as engine:
+        return build_docker(context, prepared, engine, options, layer_cache=layer_cache).built.image
+
+
+def _first(context: Context, prepared: Prepared, against: Path | None) -> Image | None:
+    """The image to compare with: the one named, or the one in images/; None where there is none."""
     from imagebuilder.errors import ArtefactUnusable
     from imagebuilder.oci.archive import read_archive
     from imagebuilder.oci.layout import read_layout
@@ -77,7 +115,7 @@ def _first(context: Context, prepared: Prepared, against: Path | None) -> Image:
     default = context.cwd / "images" / prepared.stack.name
     place = against or (default if default.is_dir() else None)
     if place is None:
-        return build_direct(context, prepared).image
+        return None
     stored = read_archive(place, context.cache) if place.is_file() else read_layout(place)
     if len(stored) != 1:
         raise ArtefactUnusable(f"{place} does not hold one image", seen=f"{len(stored)} images", wanted="1")

@@ -1,4 +1,4 @@
-"""What can be known to go wrong before a server is started: findings about [acceptance]. Pure but for `hosted`."""
+"""What can be known to go wrong before a server is started: findings about [acceptance]."""
 
 from __future__ import annotations
 

@@ -167,13 +167,14 @@ class Difference:
 class SmokeCheck:
     """One thing that the probe looked at in the container.
 
-    status `unseen`: could not be looked at here (no GPU, no torch); `waived`: failed, accepted on purpose.
+    status `warning`: worth knowing, stops nothing; `unseen`: could not be looked at here (no GPU, no torch);
+    `waived`: failed, accepted on purpose.
     code: as findings have it, such as `acceptance.import`.
     """
 
     code: str
     subject: str
-    status: Literal["ok", "failed", "waived", "unseen"]
+    status: Literal["ok", "failed", "warning", "waived", "unseen"]
     detail: str = ""
 
 

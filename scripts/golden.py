@@ -10,6 +10,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tests.support.command import Machine, give_files
+from tests.support.dockerfiles import dockerfile_of, golden_path, names
 from tests.support.golden import FOLDER, STACKS, fetch, summary
 
 
@@ -24,6 +25,10 @@ def main() -> None:
         path = FOLDER / f"{stack}.json"
         path.write_text(json.dumps(summary(record), indent=2) + "\n", encoding="utf-8")
         print(f"{record['manifest']}  {path.name}")
+    for name in names():
+        with tempfile.TemporaryDirectory() as folder:
+            golden_path(name).write_text(dockerfile_of(name, Path(folder)), encoding="utf-8")
+        print(golden_path(name).name)
 
 
 if __name__ == "__main__":

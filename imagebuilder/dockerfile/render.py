@@ -11,6 +11,7 @@ from imagebuilder.dockerfile.steps import wheel_steps
 from imagebuilder.errors import Problem, StackInvalid, UsageProblem
 from imagebuilder.plan import VENV, LayerKind, Plan, PlannedLayer
 from imagebuilder.stack.model import Stack
+from imagebuilder.values import ImageRef
 
 DEFAULT_COMMAND = ("python3",)
 """What an image on a Debian base runs when its stack names nothing; another base brings its own."""
@@ -68,7 +69,7 @@ def variables(plan: Plan, stack: Stack, *, vendored: bool) -> dict[str, Any]:
         "interpreter": plan.interpreter,
         "base": {
             "title": base.title if base else "",
-            "image": str(base.image.ref) if base and base.image else "",
+            "image": _name_and_tag(base.image.ref) if base and base.image and base.image.ref else "",
             "digest": str(base.image.index) if base and base.image else "",
             "tar": BASE_TAR if base and base.debs else "",
         },
@@ -91,6 +92,10 @@ def variables(plan: Plan, stack: Stack, *, vendored: bool) -> dict[str, Any]:
         "command": run.command or (DEFAULT_COMMAND if base and base.debs and not run.entrypoint else ()),
         "sets_path": any(key == "PATH" for key, _ in run.environment),
     }
+
+
+def _name_and_tag(ref: ImageRef) -> str:
+    return f"{ref.name}:{ref.tag}" if ref.tag else ref.name
 
 
 def _filters(problems: list[Problem]) -> dict[str, Callable[..., str]]:

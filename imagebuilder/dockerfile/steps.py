@@ -30,7 +30,8 @@ def wheel_steps(plan: Plan, stack: Stack, *, vendored: bool) -> tuple[WheelStep,
 
 def folder_of(number: int, layer: PlannedLayer) -> str:
     """Where a layer's files are in the context, `layers/03-torch`; numbers keep the reader's order."""
-    plain = re.sub(r"[^a-z0-9._]+", "-", layer.name.lower()).strip("-.")
+    name = "-".join(dict.fromkeys(layer.name.lower().split("/")))  # `torch`, not `torch-torch`
+    plain = re.sub(r"[^a-z0-9._]+", "-", name).strip("-.")
     return f"layers/{number:02}-{plain}"
 
 

@@ -49,9 +49,9 @@ def test_requirements_pin_every_wheel_by_hash() -> None:
 
 def test_a_patched_wheel_is_in_the_context_with_its_patches() -> None:
     found = paths(stack_of())
-    assert found["layers/03-app-app/patches/01-a.patch"] == PATCH.content
-    assert "layers/03-app-app/app-1.0+patched.0123abcd-py3-none-any.whl" in found
-    text = found["layers/03-app-app/requirements.txt"]
+    assert found["layers/03-app/patches/01-a.patch"] == PATCH.content
+    assert "layers/03-app/app-1.0+patched.0123abcd-py3-none-any.whl" in found
+    text = found["layers/03-app/requirements.txt"]
     assert text is not None and b"app==1.0+patched.0123abcd" in text
 
 

@@ -26,6 +26,8 @@ VERBS = {
     "matrix": "which releases of one package another can load with",
     "build": "make the image",
     "verify": "build again from nothing, compare digests, explain any difference",
+    "push": "bring a built image into a registry, with the evidence of what it is",
+    "pull": "bring an image of a registry here, as a layout",
     "doctor": "what this machine can and cannot do, and how to fix it",
 }
 

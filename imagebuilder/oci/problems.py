@@ -15,6 +15,10 @@ RETRIED = (408, 425, 429, 500, 502, 503, 504)
 _LIMIT = 300  # characters of a registry's own words that are shown
 
 
+class Missing(ArtefactUnusable):
+    """The registry is there and has no such thing (404)."""
+
+
 class Interrupted(PushFailed):
     """A push that may succeed when tried again. wait: seconds that the registry asked for."""
 
@@ -63,7 +67,8 @@ def refused(
     """The error for a status that a registry ends in. said: its own words."""
     seen = f"HTTP {status}" + (f", {said}" if said else "")
     if not errand.pushing:
-        return ArtefactUnusable(
+        absent = Missing if status == 404 else ArtefactUnusable
+        return absent(
             f"{registry} does not give {errand.thing}",
             seen=seen,
             hint=_pull_advice(registry, status, has_login),

@@ -52,7 +52,8 @@ def push_image(
     mount_from: repositories of the same registry that may have some of the blobs (the base's).
     fetch: brings a layer that has no file here, nor is in the registry. PushFailed, MachineLacks.
     """
-    layers = {layer.descriptor.digest: layer for layer in image.layers}
+    largest_first = sorted(image.layers, key=lambda layer: -layer.descriptor.size)
+    layers = {layer.descriptor.digest: layer for layer in largest_first}
     sizes = [*(layer.descriptor.size for layer in layers.values()), len(image.config_bytes)]
     with (
         (reporter or Silent()).task(f"push {registry.host}/{repository}", total=sum(sizes)) as task,

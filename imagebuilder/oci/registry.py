@@ -19,7 +19,9 @@ from imagebuilder.oci.canonical import decode
 from imagebuilder.oci.credentials import DockerCredentials
 from imagebuilder.oci.descriptor import INDEXES, MANIFESTS, MAX_MANIFEST, Descriptor, document_type
 from imagebuilder.oci.download import Download
+from imagebuilder.oci.model import Manifest
 from imagebuilder.oci.problems import Errand, misbehaves
+from imagebuilder.oci.referrers import Referrers
 from imagebuilder.oci.transport import Broken, Transport, is_loopback, read_all
 from imagebuilder.oci.upload import Body, Uploads
 from imagebuilder.values import Digest
@@ -69,13 +71,14 @@ class Registry:
         self.host = host
         self._own = Transport(host, http, lambda: logins.find(host))
         self._uploads = Uploads(self._own)
+        self._referrers = Referrers(self._own, self._uploads)
         self._mirrors: list[tuple[Transport, str]] = []
         if mirror := settings.registry_mirrors.get(host):
             name, prefix = _parse_mirror(mirror)
             self._mirrors.append((Transport(name, http, lambda: logins.find(name)), prefix))
 
-    def manifest(self, repository: str, reference: str | Digest) -> Document:
-        """The manifest or index under that tag or digest."""
+    def manifest(self, repository: str, reference: str | Digest, *, mirrors: bool = True) -> Document:
+        """The manifest or index under that tag or digest. mirrors: those configured are asked first."""
         at = "@" if isinstance(reference, Digest) else ":"
         errand = Errand(thing=f"the manifest of {self.host}/{repository}{at}{reference}")
 
@@ -89,7 +92,7 @@ class Registry:
                 raise source.broken(errand, str(exc)) from None
             return _document(data, response, reference, errand, source.host)
 
-        return self._from_sources(read)
+        return self._from_sources(read) if mirrors else read(self._own, "")
 
     def blob(
         self,
@@ -161,7 +164,15 @@ class Registry:
 
     def push_manifest(self, repository: str, data: bytes, media_type: str, tag: str | None = None) -> Digest:
         """Puts a manifest or index under its digest, or under a tag; what it refers to must be there."""
-        return self._uploads.manifest(repository, data, media_type, tag or Digest.of(data).text)
+        return self._uploads.manifest(repository, data, media_type, tag or Digest.of(data).text).digest
+
+    def referrers(self, repository: str, subject: Digest) -> tuple[Descriptor, ...]:
+        """What refers to this manifest; the tag for registries without the API is read too."""
+        return self._referrers.listed(repository, subject)
+
+    def push_referrer(self, repository: str, manifest: Manifest) -> Digest:
+        """Puts a manifest that has a `subject` under its digest, and makes it a referrer of that."""
+        return self._referrers.push(repository, manifest)
 
     def _from_sources(self, read: Callable[[Transport, str], T]) -> T:
         """What the mirror has, else what the registry has; where both fail, the error tells of both."""

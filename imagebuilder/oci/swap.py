@@ -9,7 +9,7 @@ import glob
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -22,7 +22,7 @@ _FICLONE = 0x40049409
 
 
 @contextmanager
-def errors_of_writing(path: Path) -> Iterator[None]:
+def errors_of_writing(path: Path, hint: str = "choose another place with --output") -> Iterator[None]:
     """Turns what the file system refuses (full, read-only, not allowed) into MachineLacks."""
     try:
         yield
@@ -36,24 +36,31 @@ def errors_of_writing(path: Path) -> Iterator[None]:
         raise MachineLacks(
             f"{path} cannot be written",
             seen=exc.strerror or str(exc),
-            hint=advice.get(exc.errno, "choose another place with --output"),
+            hint=advice.get(exc.errno, hint),
         ) from exc
 
 
 @contextmanager
-def new_file(target: Path) -> Iterator[BinaryIO]:
-    """A file to write, renamed to `target` when the block ends well; otherwise nothing is left."""
+def new_file(target: Path, hint: str = "choose another place with --output") -> Iterator[BinaryIO]:
+    """A file to write, renamed to `target` when the block ends well; otherwise nothing is left.
+
+    What killed processes left beside it is removed. hint: where `target` may not be written. UsageProblem,
+    MachineLacks.
+    """
     if target.is_dir():
         raise UsageProblem(f"{target} is a directory, a file was to be written there", hint="name a file")
-    with errors_of_writing(target):
+    with errors_of_writing(target, hint):
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = _beside(target)
+        _remove_stale(target)
+        temporary, handle = _claim(
+            target, lambda new: os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+        )
         try:
-            with temporary.open("xb") as file:
+            with os.fdopen(handle, "wb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.replace(target)
+                temporary.replace(target)  # before its lock is gone
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
@@ -72,11 +79,8 @@ def new_directory(target: Path, *, marker: str) -> Iterator[Path]:
     with errors_of_writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         _remove_stale(target)
-        temporary = _beside(target)
-        temporary.mkdir()
-        lock = os.open(temporary, os.O_RDONLY)
+        temporary, lock = _claim(target, _make_directory)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # so that nobody takes it for stale
             yield temporary
             for folder, _, _ in os.walk(temporary):
                 sync_directory(Path(folder))
@@ -110,6 +114,28 @@ def sync_directory(path: Path) -> None:
         os.close(fd)
 
 
+def _make_directory(new: Path) -> int:
+    new.mkdir()
+    return os.open(new, os.O_RDONLY)
+
+
+def _claim(target: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
+    """Something new beside `target`, open and locked, so that nobody takes it for stale."""
+    while True:
+        temporary = _beside(target)
+        try:
+            handle = make(temporary)
+        except FileNotFoundError:
+            if target.parent.is_dir():  # taken for stale before it was open
+                continue
+            raise
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if temporary.exists():
+            return temporary, handle
+        os.close(handle)  # taken for stale before it was locked
+
+
 def _beside(target: Path) -> Path:
     return target.parent / f"{_prefix(target)}{secrets.token_hex(8)}"
 
@@ -130,17 +156,18 @@ def _check_replaceable(target: Path, marker: str) -> None:
 
 def _remove_stale(target: Path) -> None:
     for old in target.parent.glob(f"{glob.escape(_prefix(target))}*"):
-        if not old.is_dir() or old.is_symlink():
+        if old.is_symlink():
             continue
-        with suppress(FileNotFoundError):
-            lock = os.open(old, os.O_RDONLY)
+        with suppress(OSError):  # another process is at work on it, or has removed it
+            handle = os.open(old, os.O_RDONLY)
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(old, ignore_errors=True)
-            except BlockingIOError:
-                pass  # another process is at work
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if old.is_dir():
+                    shutil.rmtree(old, ignore_errors=True)
+                else:
+                    old.unlink()
             finally:
-                os.close(lock)
+                os.close(handle)
 
 
 def _put_in_place(new: Path, target: Path) -> None:

@@ -7,6 +7,7 @@ reliably: some registries ignore Content-Range, some drop later chunks, some can
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlencode, urlsplit
@@ -25,6 +26,14 @@ Body = bytes | Stream | Callable[[], Stream]
 """What is sent: bytes, a stream, or what gives a stream once it is known that the blob must be sent."""
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """A manifest that a registry took. listed: it said that it keeps it among its subject's referrers."""
+
+    digest: Digest
+    listed: bool
 
 
 class FileBody:
@@ -98,7 +107,7 @@ class Uploads:
 
         return self._persistently(attempt)
 
-    def manifest(self, repository: str, data: bytes, media_type: str, reference: str) -> Digest:
+    def manifest(self, repository: str, data: bytes, media_type: str, reference: str) -> Stored:
         """Puts a manifest under a tag or under its digest."""
         digest = Digest.of(data)
         at = "@" if reference == digest.text else ":"
@@ -106,7 +115,7 @@ class Uploads:
             thing=f"the manifest of {self._target.host}/{repository}{at}{reference}", pushing=True
         )
 
-        def attempt() -> Digest:
+        def attempt() -> Stored:
             with self._target.request(
                 "PUT",
                 f"v2/{repository}/manifests/{reference}",
@@ -117,7 +126,7 @@ class Uploads:
                 body=data,
             ) as response:
                 self._check_stored(response.headers.get("Docker-Content-Digest"), digest, errand)
-            return digest
+                return Stored(digest=digest, listed="OCI-Subject" in response.headers)
 
         return self._persistently(attempt)
 

@@ -1,0 +1,52 @@
+"""`imagebuilder pull`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from imagebuilder.cli.context import Context, json_option, say, say_json, verb
+from imagebuilder.errors import UsageProblem
+
+
+@verb(offline=True)
+@click.argument("reference", metavar="REF")
+@click.option("--output", metavar="DIR|FILE.tar", type=click.Path(path_type=Path),
+              help="Default: images/NAME, after the repository's last part.")  # fmt: skip
+@click.option("--platform", default="linux/amd64", show_default=True, help="Which image of several.")
+@json_option
+def command(context: Context, reference: str, output: Path | None, platform: str, as_json: bool) -> None:
+    """Bring an image of a registry here, as a layout or tar file, and print the digest of its manifest.
+
+    Every blob is verified; those in the cache are not downloaded. What was pulled can be pushed elsewhere:
+    `imagebuilder push DIR --to REGISTRY/REPO`.
+    """
+    from dataclasses import replace
+
+    from imagebuilder.oci.archive import write_archive
+    from imagebuilder.oci.base import fetch_layers, resolve_base
+    from imagebuilder.oci.layout import write_layout
+    from imagebuilder.values import ImageRef, Platform
+
+    try:
+        ref, wanted = ImageRef.parse(reference), Platform.parse(platform)
+    except ValueError as error:
+        raise UsageProblem(str(error)) from None
+    found = resolve_base(ref, wanted, settings=context.settings, cache=context.cache)
+    found = fetch_layers(found, settings=context.settings, cache=context.cache, reporter=context.reporter)
+    target = context.cwd / (output or Path("images") / ref.repository.rpartition("/")[2])
+    names = [replace(ref, digest=None)] if ref.tag else []
+    write = write_archive if target.suffix == ".tar" else write_layout
+    write(target, found.image, names)
+    size = sum(layer.descriptor.size for layer in found.image.layers)
+    if as_json:
+        say_json("pull", {
+            "reference": str(ref),
+            "manifest": found.image.digest.text,
+            "config": found.image.config_digest.text,
+            "size": size,
+            "path": str(target),
+        })  # fmt: skip
+    else:
+        say(found.image.digest.text)

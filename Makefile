@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 demo: setup  ## build the demo image: no Docker, no root, no GPU
-	$(BIN)/imagebuilder build demo
+	$(BIN)/imagebuilder build demo --builder direct
 
 test: setup  ## all tests; those that need Docker are skipped with a reason where there is none
 	$(BIN)/python -m pytest $(TESTS) -n $(JOBS)

@@ -240,6 +240,15 @@ class Client:
             await asyncio.sleep(0.1)  # the last request's end reaches the scheduler a moment later
         raise NoAnswer(f"/flush_cache: {said}")
 
+    async def served_model(self) -> str | None:
+        """The name that requests have to give, as /v1/models lists it first; None where it lists none."""
+        try:
+            async with self._session.get(self.url + "/v1/models", timeout=_soon()) as response:
+                listed = await response.json() if response.status == 200 else {}
+                return str(listed["data"][0]["id"])
+        except (aiohttp.ClientError, TimeoutError, asyncio.TimeoutError, ValueError, LookupError, TypeError):
+            return None
+
     async def info(self) -> dict[str, Any]:
         """`/server_info`, under its newer or older name; empty where there is none."""
         for path in ("/server_info", "/get_server_info"):

@@ -119,7 +119,7 @@ class Measuring:
         """A closed loop that ends when the server does. NotAccepted."""
         label = f"{self.launch.arm}: {what}, {level} at a time"
         failed = asyncio.Event()
-        with self.reporter.task(label, total=len(prompts), unit="requests") as task:
+        with self.reporter.task(label, total=len(prompts), unit="request") as task:
 
             def done(result: RequestResult) -> None:
                 task.advance(1)

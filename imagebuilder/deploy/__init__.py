@@ -1,0 +1,1 @@
+"""An accepted image → a running service: on one Docker Engine, or in a Kubernetes cluster."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,7 @@ def build_direct(context: Context, prepared: Prepared, *, layer_cache: Cache | N
             hint=f"imagebuilder build {name} --builder docker, or `imagebuilder render {name}` for elsewhere",
         )
     base = _base_image(context, prepared)
-    return build(
+    built = build(
         prepared.plan,
         Inputs(
             stack=prepared.stack,
@@ -46,6 +47,8 @@ def build_direct(context: Context, prepared: Prepared, *, layer_cache: Cache | N
         reporter=context.reporter,
         workers=context.settings.workers,
     )
+    context.cache.prune(time.time())  # what killed commands left
+    return built
 
 
 def _base_image(context: Context, prepared: Prepared) -> Image | None:

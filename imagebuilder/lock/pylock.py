@@ -6,12 +6,10 @@ for stands under `tool.imagebuilder`.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
-from threading import get_ident
 from typing import Any
 
 import tomli
@@ -22,7 +20,6 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from imagebuilder.cache import storage_errors
 from imagebuilder.errors import LockUnusable
 from imagebuilder.lock.debs import read_debs, write_debs
 from imagebuilder.lock.fields import Bad, Fields
@@ -36,6 +33,7 @@ from imagebuilder.lock.model import (
     PassedOver,
     Wheel,
 )
+from imagebuilder.oci.swap import new_file
 from imagebuilder.values import Digest, ImageRef, Platform, Release
 
 SCHEMA = 1
@@ -62,17 +60,8 @@ def read_lock(path: Path) -> Lock:
 def write_lock(path: Path, lock: Lock) -> None:
     """Write it whole or not at all."""
     data = format_lock(lock).encode()
-    with storage_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.{get_ident()}.tmp")
-        try:
-            with temporary.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+    with new_file(path, hint="run it in a folder that you may write") as file:
+        file.write(data)
 
 
 # ---------------------------------------------------------------- Lock → TOML

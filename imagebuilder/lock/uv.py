@@ -17,14 +17,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from importlib.metadata import version as installed_version
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import tomli_w
 from packaging.requirements import Requirement
 from packaging.utils import NormalizedName, canonicalize_name
 from packaging.version import Version
 
-from imagebuilder.cache import storage_errors
+from imagebuilder.cache import Cache, storage_errors
 from imagebuilder.errors import MachineLacks, Unresolvable
 from imagebuilder.lock.explain import PROJECT, explain_failure
 from imagebuilder.lock.target import TargetFacts
@@ -87,9 +86,8 @@ def ask(question: Question, settings: Settings, reporter: Reporter) -> tuple[Ans
     """
     uv = _uv_binary()
     store = settings.cache_dir / "uv"
-    with storage_errors(store), TemporaryDirectory(prefix="imagebuilder-lock-") as name:
+    with storage_errors(store), Cache(settings.cache_dir).temporary() as folder:
         store.mkdir(parents=True, exist_ok=True)
-        folder = Path(name)
         _write_inputs(folder, question)
         done = subprocess.run(
             [uv, *_arguments(question, settings)],

@@ -6,6 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from imagebuilder.cache import Cache
+from imagebuilder.checks import kept, registry
+from imagebuilder.checks.model import Finding
 from imagebuilder.checks.subject import Subject
 from imagebuilder.checks.system import assumed_system
 from imagebuilder.checks.tables import load_tables
@@ -25,6 +27,29 @@ from imagebuilder.settings import Settings
 from imagebuilder.stack.model import Stack
 
 _WORKERS = 4  # reading facts is mostly inflating and hashing
+
+
+def check(
+    stack: Stack,
+    lock: Lock,
+    plan: Plan,
+    *,
+    settings: Settings,
+    cache: Cache,
+    reporter: Reporter,
+    previous: Lock | None = None,
+) -> list[Finding]:
+    """The findings of a set, waivers applied; from the cache where the same set was checked before."""
+    key = kept.key_of(stack, lock, previous)
+    found = kept.read(cache, key)
+    if found is None:
+        subject = gather(
+            stack, lock, plan, settings=settings, cache=cache, reporter=reporter, previous=previous
+        )
+        found = registry.run(subject)
+        if not (subject.unread or subject.gone or (subject.system_is_assumed and lock.debs)):
+            kept.write(cache, key, found)
+    return registry.judged(stack, found)
 
 
 def gather(
@@ -103,12 +128,13 @@ def _system(
     """What the locked Debian packages bring; None where the base is an image that was not read."""
     if not lock.debs or lock.base is not None:
         return None
-    only_debs = replace(lock, wheels=(), base=None)
-    try:
-        files = fetch(only_debs, stack, settings, cache, reporter)
-    except ArtefactUnusable as error:
-        reporter.warn(f"the Debian packages cannot be read, so their libraries are assumed: {error.what}")
-        return None
+    files = {deb.sha256: path for deb in lock.debs if (path := cache.artefact(deb.sha256))}
+    if len(files) < len({deb.sha256 for deb in lock.debs}):
+        try:
+            files = fetch(replace(lock, wheels=(), base=None), stack, settings, cache, reporter)
+        except ArtefactUnusable as error:
+            reporter.warn(f"the Debian packages cannot be read, so their libraries are assumed: {error.what}")
+            return None
     return system_of(
         (deb_facts(files[deb.sha256], deb.sha256, deb.name, cache) for deb in lock.debs),
         stack.target.platform.triplet,

@@ -25,7 +25,7 @@ from imagebuilder.checks import (
 )
 from imagebuilder.checks.model import SEVERITIES, Check, Code, Finding
 from imagebuilder.checks.subject import Subject
-from imagebuilder.stack.model import Waiver
+from imagebuilder.stack.model import Stack, Waiver
 
 CHECKS: tuple[Check, ...] = (
     loading.CHECK,
@@ -79,16 +79,25 @@ def codes() -> tuple[Code, ...]:
 
 def find(subject: Subject) -> list[Finding]:
     """Run every check, apply the stack's waivers; worst first, waived ones last."""
-    found = [*_reading(subject), *(f for check in CHECKS for f in check.run(subject))]
+    return judged(subject.stack, run(subject))
+
+
+def run(subject: Subject) -> list[Finding]:
+    """What every check finds, waived or not, in no order."""
+    return [*_reading(subject), *(f for check in CHECKS for f in check.run(subject))]
+
+
+def judged(stack: Stack, found: Iterable[Finding]) -> list[Finding]:
+    """The findings with the stack's waivers applied, and those about the waivers themselves; worst first."""
     waived, used = [], set[int]()
     for finding in found:
-        match = next((i for i, w in enumerate(subject.stack.waivers) if matches(w, finding)), None)
+        match = next((i for i, w in enumerate(stack.waivers) if matches(w, finding)), None)
         if match is None:
             waived.append(finding)
         else:
             used.add(match)
-            waived.append(replace(finding, waived=subject.stack.waivers[match].reason))
-    return sorted([*waived, *_waivers(subject, used)], key=_order)
+            waived.append(replace(finding, waived=stack.waivers[match].reason))
+    return sorted([*waived, *_waivers(stack, used)], key=_order)
 
 
 def failing(findings: Iterable[Finding]) -> list[Finding]:
@@ -105,10 +114,10 @@ def matches(waiver: Waiver, finding: Finding) -> bool:
     return not waiver.path or fnmatchcase(finding.path, waiver.path)
 
 
-def _waivers(subject: Subject, used: set[int]) -> Iterator[Finding]:
+def _waivers(stack: Stack, used: set[int]) -> Iterator[Finding]:
     known = [c.code for c in codes()]
     elsewhere = [c.code for c in acceptance.CODES]
-    for i, waiver in enumerate(subject.stack.waivers):
+    for i, waiver in enumerate(stack.waivers):
         place = " ".join(p for p in (waiver.code, waiver.package, waiver.path) if p)
         if waiver.code not in known:
             near = get_close_matches(waiver.code, known, 1)

@@ -66,23 +66,21 @@ def command(
 
 def run_checks(context: Context, stack: str, against: str | None = None) -> tuple[list[Finding], Path]:
     """(findings, path of the stack file) of a stack with a fresh lock."""
-    from imagebuilder.checks.gather import gather
-    from imagebuilder.checks.registry import find
+    from imagebuilder.checks.gather import check
     from imagebuilder.cli.prepare import prepare, previous_lock, stack_of
 
     prepared = prepare(context, stack, lock_if_missing=True)
-    previous = previous_lock(context, stack_of(context, against)) if against else None
-    subject = gather(
+    findings = check(
         prepared.stack,
         prepared.lock,
         prepared.plan,
         settings=context.settings,
         cache=context.cache,
         reporter=context.reporter,
-        previous=previous,
+        previous=previous_lock(context, stack_of(context, against)) if against else None,
     )
     assert prepared.stack.path is not None
-    return find(subject), prepared.stack.path
+    return findings, prepared.stack.path
 
 
 def _explain(code: str) -> None:

@@ -98,15 +98,21 @@ class _Answer:
 
 
 class Client:
-    """Speaks with one server. Use as an async context manager. timeout: seconds for a whole answer."""
+    """Speaks with one server. Use as an async context manager. timeout: seconds for a whole answer.
 
-    def __init__(self, url: str, *, model: str, timeout: float, uds: str | None = None) -> None:
-        self.url, self.model, self.timeout = url, model, timeout
-        self._uds = uds
+    url: `http://host:port`, or `unix:/path` of a socket.
+    """
+
+    def __init__(self, url: str, *, model: str, timeout: float) -> None:
+        scheme, _, path = url.partition(":")
+        self._socket = path if scheme == "unix" else None
+        self.url, self.model, self.timeout = "http://localhost" if self._socket else url, model, timeout
         self._session: aiohttp.ClientSession
 
     async def __aenter__(self) -> Client:
-        connector = aiohttp.UnixConnector(self._uds, limit=0) if self._uds else aiohttp.TCPConnector(limit=0)
+        connector = (
+            aiohttp.UnixConnector(self._socket, limit=0) if self._socket else aiohttp.TCPConnector(limit=0)
+        )
         self._session = aiohttp.ClientSession(
             connector=connector,
             timeout=aiohttp.ClientTimeout(total=self.timeout, sock_connect=_QUICK),

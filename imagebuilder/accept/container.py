@@ -18,6 +18,7 @@ from imagebuilder.accept.server import LOG_LINES, Launch, Script, redact
 from imagebuilder.builders.docker.advice import refused, start_advice
 from imagebuilder.builders.docker.engine import Engine
 from imagebuilder.errors import MachineLacks, NotAccepted
+from imagebuilder.progress import Reporter
 
 if TYPE_CHECKING:
     from docker.models.containers import Container
@@ -26,7 +27,7 @@ LABEL = "io.imagebuilder.accept"
 OWNER = f"{LABEL}.owner"
 _FOLDER = "imagebuilder-accept"
 _LOCAL = ("unix://", "tcp://127.", "tcp://localhost", "http://127.", "http://localhost")
-_ULIMITS = (("memlock", -1, -1), ("stack", 67108864, 67108864))
+_ULIMITS: tuple[tuple[str, int, int], ...] = (("memlock", -1, -1), ("stack", 67108864, 67108864))
 """As NVIDIA and SGLang recommend for NCCL."""
 
 
@@ -85,14 +86,17 @@ class DockerRuntime:
 
     kind: Literal["docker", "process"] = "docker"
 
-    def __init__(self, engine: Engine, image: str, stack_name: str, identity: str) -> None:
+    def __init__(
+        self, engine: Engine, image: str, stack_name: str, identity: str, reporter: Reporter
+    ) -> None:
         if not engine.facts.host.startswith(_LOCAL):
             raise MachineLacks(
                 "an acceptance needs an engine on this machine: its servers listen on loopback only",
                 seen=engine.facts.host,
                 hint="run imagebuilder where the GPUs are",
             )
-        self._engine, self._image = engine, image
+        self._engine, self._image, self._reporter = engine, image, reporter
+        self._ulimits = _ULIMITS
         self._labels = {LABEL: stack_name, OWNER: identity}
 
     def clean(self) -> int:
@@ -112,14 +116,7 @@ class DockerRuntime:
     def start(self, launch: Launch) -> ContainerServer:
         """Create and start a container; it is removed again when that fails."""
         with _errors(self._engine, f"the {launch.arm} server cannot be started"):
-            container = self._create(launch, launch.command, published=True)
-            try:
-                container.start()
-            except BaseException:
-                with suppress(Exception):
-                    container.remove(force=True, v=True)
-                raise
-        return ContainerServer(self._engine, container, launch.port)
+            return ContainerServer(self._engine, self._started(launch, launch.command), launch.port)
 
     def run(self, script: Script, launch: Launch, timeout: float) -> bytes:
         """Run a script with the image's own Python, with the server's GPUs, mounts and environment."""
@@ -127,10 +124,8 @@ class DockerRuntime:
 
         command = ("python3", f"/{_FOLDER}/{script.name}.py", f"/{_FOLDER}/{script.name}.json")
         with _errors(self._engine, f"{script.name} cannot be run in the image"):
-            container = self._create(launch, command, published=False)
+            container = self._started(launch, command, script)
             try:
-                container.put_archive("/", _archive(script))
-                container.start()
                 try:
                     status = int(container.wait(timeout=timeout)["StatusCode"])
                 except (requests.ReadTimeout, requests.ConnectionError):
@@ -147,6 +142,30 @@ class DockerRuntime:
             finally:
                 with suppress(Exception):
                     container.remove(force=True, v=True)
+
+    def _started(self, launch: Launch, command: tuple[str, ...], script: Script | None = None) -> Container:
+        """A container that runs; removed where it does not get so far."""
+        import docker
+
+        container = self._create(launch, command, published=script is None)
+        try:
+            if script is not None:
+                container.put_archive("/", _archive(script))
+            container.start()
+        except docker.errors.APIError as error:
+            with suppress(Exception):
+                container.remove(force=True, v=True)
+            if not self._ulimits or "rlimit" not in str(error.explanation):
+                raise
+            names = ", ".join(name for name, _, _ in self._ulimits)
+            self._reporter.warn(f"this engine may not raise limits ({names}): servers run with its own")
+            self._ulimits = ()
+            return self._started(launch, command, script)
+        except BaseException:
+            with suppress(Exception):
+                container.remove(force=True, v=True)
+            raise
+        return container
 
     def _create(self, launch: Launch, command: tuple[str, ...], *, published: bool) -> Container:
         from docker.types import DeviceRequest, Mount, Ulimit
@@ -167,7 +186,7 @@ class DockerRuntime:
             name=f"{_FOLDER}-{launch.arm}-{secrets.token_hex(4)}",
             labels=self._labels,
             environment={**dict(launch.env), **launch.secrets},
-            ulimits=[Ulimit(name=name, soft=soft, hard=hard) for name, soft, hard in _ULIMITS],
+            ulimits=[Ulimit(name=name, soft=soft, hard=hard) for name, soft, hard in self._ulimits],
             mounts=[
                 Mount(
                     target=m.target,

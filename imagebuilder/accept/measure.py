@@ -18,6 +18,7 @@ from imagebuilder.errors import NotAccepted
 from imagebuilder.progress import Reporter
 
 T = TypeVar("T")
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
 _LOOK_EVERY = 1.0
 """Seconds between two looks at whether the server still runs."""
 _PREFLIGHT_TOKENS = 8
@@ -25,14 +26,17 @@ _PREFLIGHT_TOKENS = 8
 
 @dataclass(kw_only=True)
 class Measuring:
-    """Asks one server. model: the name that requests give, until the server tells another."""
+    """Asks one server. model: the name that requests give, until the server tells another.
+
+    run: carries a coroutine out; tests give a loop with a clock of its own.
+    """
 
     server: Server
     launch: Launch
     model: str
     timeout: float
     reporter: Reporter
-    run: Callable[[Coroutine[Any, Any, Any]], Any] = asyncio.run
+    run: Run = asyncio.run
 
     def preflight(self, prompt: Prompt) -> dict[str, Any]:
         """One short request, to fail early and plainly; the server's settings, redacted. NotAccepted."""

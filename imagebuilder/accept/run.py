@@ -7,6 +7,7 @@ containers, which the next run removes by their labels.
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from typing import Any
 from imagebuilder import __version__
 from imagebuilder.accept import smoke, templates
 from imagebuilder.accept.host import Sampler
-from imagebuilder.accept.measure import Measuring
+from imagebuilder.accept.measure import Measuring, Run
 from imagebuilder.accept.model import (
     ARMS,
     BASELINE,
@@ -48,6 +49,7 @@ class Order:
 
     keep: told of everything measured so far, after every unit. more: whether to measure another unit, asked
     after every one while the plan has any. secrets: name → value, of the variables handed through.
+    run: carries a coroutine out.
     """
 
     stack: Stack
@@ -64,6 +66,7 @@ class Order:
     smoke_only: bool = False
     keep: Callable[[RunResult], None]
     more: Callable[[RunResult], bool]
+    run: Run = asyncio.run
 
 
 def run(order: Order, runtime: Runtime, reporter: Reporter) -> RunResult:
@@ -201,13 +204,15 @@ class _Run:
         server = self.runtime.start(launch)
         try:
             with self.reporter.task(f"{arm}: starting the server (start {number + 1})"):
-                took = wait_healthy(server, launch, self.order.acceptance.startup_timeout, self.reporter)
+                limit = self.order.acceptance.startup_timeout
+                took = self.order.run(wait_healthy(server, launch, limit, self.reporter))
             measuring = Measuring(
                 server=server,
                 launch=launch,
                 model=self.order.scenario.model,
                 timeout=self.order.acceptance.request_timeout,
                 reporter=self.reporter,
+                run=self.order.run,
             )
             info = measuring.preflight(self.prompts[0])
             facts = ServerFacts(arm=arm, start=number, command=launch.command, startup_s=took, info=info)

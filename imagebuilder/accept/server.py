@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import time
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from imagebuilder.accept.client import Client
 from imagebuilder.accept.model import ArmName
 from imagebuilder.errors import NotAccepted
 from imagebuilder.progress import Reporter
@@ -16,7 +17,7 @@ LOG_LINES = 20
 """Of a server's log, in an error."""
 _TELL_EVERY = 10.0
 """Seconds between two lines of the log while a start is slow."""
-_POLL = 0.5
+_POLL = 0.25
 _HEALTH_TIMEOUT = 25
 """SGLang's /health generates a token and may itself take 20 s."""
 
@@ -112,23 +113,18 @@ def _advice(log: str) -> str:
     return next((advice for words, advice in _ADVICE if words.lower() in log.lower()), "")
 
 
-def wait_healthy(server: Server, launch: Launch, timeout: float, reporter: Reporter) -> float:
+async def wait_healthy(server: Server, launch: Launch, timeout: float, reporter: Reporter) -> float:
     """Wait until /health answers 200; the seconds it took. NotAccepted when it ends, or takes too long."""
-    import requests
-
-    began = told = time.monotonic()
+    clock = asyncio.get_running_loop().time
+    began = told = clock()
     last = ""
-    with requests.Session() as session:
-        session.trust_env = False
+    async with Client(server.url, model="", timeout=_HEALTH_TIMEOUT) as client:
         while True:
             if how := server.ended():
                 raise lost(server, launch, f"ended while starting ({how})")
-            try:
-                if session.get(f"{server.url}/health", timeout=_HEALTH_TIMEOUT).status_code == 200:
-                    return time.monotonic() - began
-            except requests.RequestException:
-                pass
-            now = time.monotonic()
+            if await client.healthy():
+                return clock() - began
+            now = clock()
             if now - began > timeout:
                 raise lost(
                     server,
@@ -142,4 +138,4 @@ def wait_healthy(server: Server, launch: Launch, timeout: float, reporter: Repor
                 if line and line != last:
                     last = line
                     reporter.note(f"{launch.arm} after {now - began:.0f} s: {line[:160]}")
-            time.sleep(_POLL)
+            await asyncio.sleep(_POLL)

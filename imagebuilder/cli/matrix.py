@@ -48,9 +48,9 @@ def command(
     from imagebuilder.index.simple import Indexes
     from imagebuilder.recon.releases import ask, wheels_of
 
-    own, other = _requirement(package), _requirement(against)
+    own, other = requirement_of(package), requirement_of(against)
     found = _stack(context, stack)
-    target = _target(found, python, glibc)
+    target = target_of(found, python, glibc)
     with session(context.settings) as http:
         indexes = Indexes(found.indexes if found else (), context.settings, context.cache, http)
         mine = wheels_of(indexes, own, _index_of(found, own), target, 1)[0]
@@ -98,7 +98,8 @@ def _reason(row: Row) -> str:
     return f"{len(row.unchecked)} symbols not checked (--full does)" if row.unchecked else ""
 
 
-def _requirement(text: str) -> Requirement:
+def requirement_of(text: str) -> Requirement:
+    """A requirement of the command line."""
     from packaging.requirements import InvalidRequirement, Requirement
 
     try:
@@ -113,7 +114,8 @@ def _stack(context: Context, argument: str | None) -> Stack | None:
     return stack_of(context, argument) if argument else None
 
 
-def _target(stack: Stack | None, python: str, glibc: str) -> TargetFacts:
+def target_of(stack: Stack | None, python: str, glibc: str) -> TargetFacts:
+    """The stack's target, else that of the options."""
     from imagebuilder.lock.target import TargetFacts, target_facts
     from imagebuilder.values import Platform, Release
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections.abc import Iterator
 
@@ -10,6 +9,7 @@ from packaging.version import Version
 
 from imagebuilder.checks.model import Check, Code, Finding
 from imagebuilder.checks.subject import Subject
+from imagebuilder.facts.record import Literal
 
 _RUNTIME = re.compile(r"libcudart\.so\.(\d+)")
 _LOCAL = re.compile(r"cu(\d{2})(\d)")
@@ -104,23 +104,23 @@ def _builds(subject: Subject) -> Iterator[Finding]:
 
 
 def _literals(subject: Subject, main: str) -> Iterator[Finding]:
-    for name, facts in sorted(subject.facts.items()):
+    for name, facts in sorted(subject.facts.items()) if main else ():
+        right = f"libcudart.so.{main}"
+        by_file: dict[str, list[Literal]] = {}
         for literal in facts.literals:
-            match = _RUNTIME.fullmatch(literal.text)
-            if not match or not main or match[1] == main:
-                continue
-            same = [x.text for x in facts.literals if x.text == f"libcudart.so.{main}"]
-            if same or literal.text in subject.environment.by_file_name:
-                continue
-            yield Finding(
-                code=LITERAL.code,
-                severity=LITERAL.severity,
-                what=f"{posixpath.basename(literal.path)} names {literal.text}, the set is for CUDA {main}",
-                evidence=(f"{literal.path}:{literal.line}: {literal.text}",),
-                fix=LITERAL.remedy,
-                package=name,
-                path=literal.path,
-            )
+            if _RUNTIME.fullmatch(literal.text) and literal.text not in subject.environment.by_file_name:
+                by_file.setdefault(literal.path, []).append(literal)
+        for path, found in by_file.items():
+            if all(x.text != right for x in facts.literals):
+                yield Finding(
+                    code=LITERAL.code,
+                    severity=LITERAL.severity,
+                    what=f"{path} names {found[0].text}, the set is for CUDA {main}",
+                    evidence=tuple(f"{path}:{x.line}: {x.text}" for x in found),
+                    fix=LITERAL.remedy,
+                    package=name,
+                    path=path,
+                )
 
 
 CHECK = Check(run=run, codes=(MAJORS, BUILDS, LITERAL))

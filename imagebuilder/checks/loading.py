@@ -46,6 +46,13 @@ PLUGIN = Code(
     remedy="install what it needs, if the part is wanted",
     tables=("systems",),
 )
+SCOPE = Code(
+    code="abi.not-in-scope",
+    severity="note",
+    meaning="a library wants symbols that are loaded, but not where the loader looks for it",
+    consequence="importing it fails, unless its package made the other library global before (RTLD_GLOBAL)",
+    remedy="try the import; if the package sees to it itself, nothing",
+)
 CRASH = Code(
     code="abi.layout-changed",
     severity="error",
@@ -96,6 +103,15 @@ def _findings(subject: Subject, loading: Loading, verdict: Verdict, plugin: bool
     if symbols and not outcome.libraries:
         shown = [f"undefined: {s}" for s in symbols[:_MOST]]
         more = [f"and {len(symbols) - _MOST} more"] if len(symbols) > _MOST else []
+        owners = {_defined_in(subject, s.symbol.name) for s in outcome.symbols}
+        if "" not in owners:
+            yield at.finding(
+                SCOPE,
+                f"{name} wants {symbols[0]} of {min(owners)}, which it does not name as needed",
+                (*shown, *more, *others),
+                SCOPE.remedy,
+            )
+            return
         near = _instead(subject, symbols[0])
         yield at.finding(
             UNDEFINED,
@@ -171,12 +187,21 @@ def _where(subject: Subject, missing: Sequence[str]) -> str:
     return "; ".join(parts) or MISSING.remedy
 
 
+def _defined_in(subject: Subject, symbol: str) -> str:
+    """The library, of those that importing the runtimes loads, that defines this name; empty: none."""
+    hashed = symbol_hash(symbol.encode())
+    for path in _neighbours(subject):
+        if subject.environment.files.libraries[path].exports.has_plain(hashed):
+            return posixpath.basename(path)
+    return ""
+
+
 def _instead(subject: Subject, symbol: str) -> tuple[str, ...]:
     """Names that the set does export and that begin as the missing one: the same function, changed."""
     match = re.match(r"_ZN[KVRO]*(?:\d+[A-Za-z_]\w*?)+E", symbol)
     name = symbol.partition("@")[0]
     stem = (match.group() if match else name[: max(len(name) - 2, 12)]).encode()
-    for path in _neighbours(subject, name):
+    for path in _neighbours(subject):
         found = [n for n in subject.environment.files.libraries[path].names() if n.startswith(stem)]
         if found:
             owner = subject.environment.relative(path)
@@ -184,7 +209,7 @@ def _instead(subject: Subject, symbol: str) -> tuple[str, ...]:
     return ()
 
 
-def _neighbours(subject: Subject, symbol: str) -> Iterator[str]:
+def _neighbours(subject: Subject) -> Iterator[str]:
     """Libraries of packages whose import loads libraries: small ones first."""
     for runtime in subject.tables.runtimes:
         if runtime.package in subject.facts:
@@ -204,4 +229,4 @@ def _releases_hint(loading: Loading, near: Sequence[str]) -> str:
     return UNDEFINED.remedy
 
 
-CHECK = Check(run=run, codes=(UNDEFINED, VERSION, MISSING, PLUGIN, CRASH, DOUBT))
+CHECK = Check(run=run, codes=(UNDEFINED, SCOPE, VERSION, MISSING, PLUGIN, CRASH, DOUBT))

@@ -26,15 +26,15 @@ _BAD = {"loads": 0, "unknown": 1}
 
 @dataclass(frozen=True, kw_only=True)
 class Loading:
-    """Verdicts on libraries of one wheel that are alternatives to each other; the best one counts."""
+    """Verdicts on libraries of one wheel that are alternatives to each other, the best one first."""
 
     wheel: str
     verdicts: tuple[Verdict, ...]
 
     @property
     def best(self) -> Verdict:
-        """Of the alternative that fares best; of those that lack libraries, the one that lacks fewest."""
-        return min(self.verdicts, key=lambda v: (_BAD.get(v.kind, 2), len(v.outcome.libraries)))
+        """Of the alternative that fares best."""
+        return self.verdicts[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,13 +96,22 @@ class Subject:
         """Every library of every wheel that this Python may load, judged in a process that imported torch."""
         process = self.environment.start()
         return tuple(
-            Loading(wheel=name, verdicts=tuple(self._judge(process, name, path) for path in group))
+            Loading(
+                wheel=name,
+                verdicts=tuple(sorted((self._judge(process, name, p) for p in group), key=self._badness)),
+            )
             for name, facts in sorted(self.facts.items())
             for group in groups(
                 [p for p in facts.elf if importable(p, self.target.python.parts)],
                 self.tables.alternate_words,
             )
         )
+
+    def _badness(self, verdict: Verdict) -> tuple[int, int, int]:
+        """Of those that lack libraries, the best is the one for which the system's packages have them."""
+        missing = [m.name for m in verdict.outcome.libraries]
+        unknown = sum(name not in self.tables.sonames for name in missing)
+        return _BAD.get(verdict.kind, 2), unknown, len(missing)
 
     def _judge(self, process: Process, name: str, path: str) -> Verdict:
         return judge(

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from imagebuilder.checks.tables import Tables
+from imagebuilder.facts.elf import NO_EXPORTS
 from imagebuilder.facts.environment import SystemFacts
 from imagebuilder.facts.loader import Assumed
 from imagebuilder.stack.model import DebianBase, ImageBase, Stack
+
+# Whose names data/system-names.bin has.
+_CORE = ("libc6", "libstdc++6", "libgcc-s1")
 
 
 def base_name(stack: Stack) -> str:
@@ -37,10 +42,26 @@ def assumed_system(stack: Stack, tables: Tables) -> SystemFacts:
     sonames.update(_toolkit(name, tables))
     triplet = stack.target.platform.triplet
     return SystemFacts(
-        assumed={s: Assumed(soname=s, provider="system", newest=newest) for s in sorted(sonames)},
+        assumed={
+            s: Assumed(
+                soname=s,
+                provider="system",
+                symbols=_own_names(s, tables),
+                newest=newest,
+                names=tables.system_names if tables.sonames.get(s) in _CORE else NO_EXPORTS,
+            )
+            for s in sorted(sonames)
+        },
         default_dirs=(f"/lib/{triplet}", f"/usr/lib/{triplet}", "/lib", "/usr/lib"),
         lib=f"lib/{triplet}",
     )
+
+
+def _own_names(soname: str, tables: Tables) -> str:
+    """What such a library may define for a reference without a version: names that begin as it is called."""
+    row: Mapping[str, Any] = next((r for r in tables.systems["package"] if soname in r["sonames"]), {})
+    stem = re.split(r"[^A-Za-z]", soname.removeprefix("lib").partition(".so")[0])[0]
+    return str(row.get("symbols") or (f"(?i){stem}" if len(stem) > 1 else "(?!)"))
 
 
 def _with_implied(packages: set[str], tables: Tables) -> set[str]:

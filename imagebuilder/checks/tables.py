@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from imagebuilder.facts import tables as facts_tables
+from imagebuilder.facts.elf import NO_EXPORTS, Exports
 from imagebuilder.facts.environment import Runtime
 from imagebuilder.facts.layouts import Layout
 from imagebuilder.facts.loader import Assumed
@@ -22,6 +23,7 @@ class Tables:
     runtimes: tuple[Runtime, ...] = ()
     layouts: tuple[Layout, ...] = ()
     alternate_words: tuple[str, ...] = ()
+    system_names: Exports = NO_EXPORTS
     sonames: Mapping[str, str] = field(default_factory=dict)
     drivers: Mapping[str, Any] = field(default_factory=dict)
     gpus: Mapping[str, Any] = field(default_factory=dict)
@@ -41,6 +43,7 @@ def load_tables() -> Tables:
         runtimes=facts_tables.runtimes(),
         layouts=facts_tables.layouts(),
         alternate_words=facts_tables.alternate_words(),
+        system_names=facts_tables.system_names(),
         sonames={soname: row["package"] for row in table("systems")["package"] for soname in row["sonames"]},
         drivers=table("drivers"),
         gpus=table("gpu_features"),

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from imagebuilder.facts.elf import ElfFacts, Exports, Wanted, symbol_hash
+from imagebuilder.facts.elf import NO_EXPORTS, ElfFacts, Exports, Wanted, symbol_hash
 
 LD_PREFIX = "ld-linux"  # the loader itself is always loaded, under its own name
 
@@ -23,8 +23,9 @@ LD_PREFIX = "ld-linux"  # the loader itself is always loaded, under its own name
 class Assumed:
     """A library that nobody here has, but that will be there: the driver's, or one of an unread base.
 
-    symbols: regular expression of the names it defines. newest: for version families such as `GLIBC_`, the
-    newest version it has. without: names that it is known not to define. provider: who brings it.
+    symbols: regular expression of the names it defines for references without a version; names: or some of
+    them, as hashes. A reference with a version says itself whose it is. newest: for version families such as
+    `GLIBC_`, the newest version it has. without: names that it does not define. provider: who brings it.
     """
 
     soname: str
@@ -32,12 +33,16 @@ class Assumed:
     symbols: str = ".*"
     newest: tuple[tuple[str, tuple[int, ...]], ...] = ()
     without: frozenset[str] = frozenset()
+    names: Exports = NO_EXPORTS
 
     def defines(self, wanted: Wanted) -> bool:
         """Would this library define what is wanted?"""
-        if wanted.name in self.without or not re.match(self.symbols, wanted.name):
+        if wanted.name in self.without:
             return False
-        return not wanted.version or self.has_version(wanted.version)
+        if wanted.version and wanted.file == self.soname:
+            return self.has_version(wanted.version)
+        known = self.names.has_plain(symbol_hash(wanted.name.encode()))
+        return known or bool(re.match(self.symbols, wanted.name))
 
     def has_version(self, version: str) -> bool:
         """Is this symbol version old enough for it?"""

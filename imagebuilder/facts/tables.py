@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from array import array
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import tomli
 from packaging.version import Version
 
+from imagebuilder.facts.elf import Exports
 from imagebuilder.facts.environment import Runtime
 from imagebuilder.facts.layouts import Layout, Markers
 from imagebuilder.facts.loader import Assumed
@@ -60,6 +62,13 @@ def layouts() -> tuple[Layout, ...]:
         )
         for row in table("layouts")["layout"]
     )
+
+
+@cache
+def system_names() -> Exports:
+    """Names that C and C++ libraries of a Linux system define (made by scripts/write-system-names)."""
+    data = (files("imagebuilder") / "data" / "system-names.bin").read_bytes()
+    return Exports(plain=array("Q", data), versioned=array("Q"), has_versions=False)
 
 
 @cache

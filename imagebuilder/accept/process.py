@@ -90,7 +90,7 @@ class ProcessRuntime:
     def start(self, launch: Launch) -> ProcessServer:
         """Start it on a free port of 127.0.0.1."""
         port = _free_port()
-        words = _with_option(_with_option(launch.command, "--port", str(port)), "--host", "127.0.0.1")
+        words = with_option(with_option(launch.command, "--port", str(port)), "--host", "127.0.0.1")
         log = self._root / f"{launch.arm}-{len(self._servers)}.log"
         with log.open("wb") as out:
             process = self._popen(words, launch, out.fileno())
@@ -159,7 +159,7 @@ def _free_port() -> int:
         return port
 
 
-def _with_option(words: tuple[str, ...], option: str, value: str) -> tuple[str, ...]:
+def with_option(words: tuple[str, ...], option: str, value: str) -> tuple[str, ...]:
     """The same command with another value of an option; unchanged where it has none."""
     changed = list(words)
     for i, word in enumerate(words):

@@ -1,0 +1,299 @@
+"""`imagebuilder accept`."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from imagebuilder.cli.context import Context, json_option, say, say_json, stack_argument, verb
+from imagebuilder.errors import ChecksFailed, MachineLacks, NotAccepted, StackInvalid, UsageProblem
+
+if TYPE_CHECKING:
+    from imagebuilder.accept.model import RunResult, Scenario, SmokeReport
+    from imagebuilder.accept.prompts import Prompt
+    from imagebuilder.accept.run import Order
+    from imagebuilder.accept.server import Runtime
+    from imagebuilder.cli.prepare import Prepared
+    from imagebuilder.publish.built import BuiltImage
+    from imagebuilder.stack.model import Acceptance, Gpus, Stack
+
+RESULTS = "results"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What the command line asks for besides the stack."""
+
+    runtime: str
+    smoke_only: bool
+    extend: bool
+    results: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What is asked of the servers."""
+
+    acceptance: Acceptance
+    scenario: Scenario
+    prompts: tuple[Prompt, ...]
+    tasks: tuple[Prompt, ...]
+
+
+@verb()
+@stack_argument
+@click.option(
+    "--runtime",
+    type=click.Choice(["docker", "process"]),
+    default="docker",
+    help="process: the server as a process here, without the image. A rehearsal: it accepts nothing.",
+)
+@click.option("--gpus", metavar="all|none|0,1,…", help="GPUs of each server. Default: the stack's.")
+@click.option("--smoke-only", is_flag=True, help="Look whether the image works, and start no server.")
+@click.option(
+    "--extend/--no-extend",
+    default=True,
+    show_default=True,
+    help="Where it stays unclear, measure as many units again.",
+)
+@click.option(
+    "--results",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=RESULTS,
+    help="Where results are kept.  [default: results]",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be run, and run nothing.")
+@json_option
+def command(
+    context: Context, *, stack: str, gpus: str | None, dry_run: bool, as_json: bool, **wishes: Any
+) -> None:  # fmt: skip
+    """Prove the built image (images/STACK): smoke, baseline, EAGLE-3, verdict. Prints the report's path.
+
+    Ends with status 8 unless it passes. Results are kept in ./results, bound to the image's config digest.
+    """
+    from imagebuilder.cli.prepare import prepare
+
+    wish = Wish(**wishes)
+    prepared = prepare(context, stack)
+    asked = _asked(prepared.stack, _gpus(gpus))
+    _lint(context, prepared.stack, asked.acceptance, wish)
+    if dry_run:
+        _describe(asked, wish)
+        return
+    with _runtime(context, prepared, wish) as (runtime, built):
+        order = _order(context, prepared, asked, wish, built)
+        result = _run(context, order, runtime)
+    if wish.smoke_only:
+        _tell_smoke(result, as_json)
+    else:
+        _tell(context, result, wish, as_json)
+
+
+# ---------------------------------------------------------------- what is asked
+
+
+def _asked(stack: Stack, gpus: Gpus | None) -> Asked:
+    from imagebuilder.accept.prompts import known_answers, load_set, select
+    from imagebuilder.accept.scenario import make_scenario
+    from imagebuilder.errors import Problem
+
+    if stack.acceptance is None:
+        problem = Problem(key="acceptance", message="is missing, and says what is accepted")
+        raise StackInvalid(str(stack.path or stack.name), [problem])
+    acceptance = stack.acceptance if gpus is None else replace(stack.acceptance, gpus=gpus)
+    prompts = select(load_set(acceptance.load.prompts), acceptance.load.requests)
+    tasks = known_answers()
+    scenario = make_scenario(stack, acceptance, (*prompts, *tasks))
+    return Asked(acceptance=acceptance, scenario=scenario, prompts=prompts, tasks=tasks)
+
+
+def _gpus(text: str | None) -> Gpus | None:
+    if text is None:
+        return None
+    if text == "all":
+        return "all"
+    if text == "none":
+        return "none"
+    numbers = text.split(",")
+    if not all(n.isdigit() for n in numbers) or len(set(numbers)) < len(numbers):
+        raise UsageProblem("--gpus", seen=text, wanted="all, none, or numbers such as 0,1")
+    return tuple(int(n) for n in numbers)
+
+
+def _lint(context: Context, stack: Stack, acceptance: Acceptance, wish: Wish) -> None:
+    """Findings about the scenario: warnings are told, errors end it before anything is started."""
+    from imagebuilder.accept.lint import Hosted, hosted, lint
+    from imagebuilder.checks.registry import failing
+
+    here = hosted(acceptance) if wish.runtime == "docker" else Hosted()
+    findings = lint(stack, acceptance, here, os.environ)
+    wrong = failing(findings)
+    for finding in findings:
+        if finding.waived is None and finding not in wrong:
+            context.reporter.warn(f"{finding.code}: {finding.what}; {finding.fix}")
+    if wrong:
+        raise ChecksFailed(
+            f"the acceptance of {stack.name} cannot work",
+            seen="\n          ".join(
+                " ".join([f"{f.code}: {f.what}", *(f"({e})" for e in f.evidence)]) for f in wrong
+            ),
+            hint=wrong[0].fix,
+        )
+
+
+def _describe(asked: Asked, wish: Wish) -> None:
+    from imagebuilder.accept.looks import first_units, most_units
+
+    scenario, load = asked.scenario, asked.scenario.load
+    say(f"baseline  {shlex.join(scenario.baseline)}")
+    say(f"eagle3    {shlex.join(scenario.eagle3)}")
+    for what, why in scenario.equalised:
+        say(f"equal     {what}  ({why})")
+    levels = ", ".join(map(str, load.concurrency))
+    say(f"load      {load.requests} {load.prompts} requests, {levels} at a time, {load.output_tokens} tokens")
+    say(f"answers   {len(asked.tasks)} tasks with known answers")
+    units = first_units(load), most_units(load, extend=wish.extend)
+    unit = (
+        "rounds of both servers side by side"
+        if load.pairing == "rounds"
+        else "starts of each server, A-B-B-A"
+    )
+    say(f"units     {units[0]}, at most {units[1]}: {unit}")
+    say(f"prompts   {scenario.prompts}")
+
+
+# ---------------------------------------------------------------- running
+
+
+def _order(context: Context, prepared: Prepared, asked: Asked, wish: Wish, built: BuiltImage | None) -> Order:
+    from imagebuilder.accept import results
+    from imagebuilder.accept.looks import most_units
+    from imagebuilder.accept.run import Order
+    from imagebuilder.accept.verdict import settled
+
+    root = context.cwd / wish.results
+    reference = asked.scenario.require.no_regression_against
+    earlier = results.find_run(root, reference) if reference else None
+
+    def keep(result: RunResult) -> None:
+        if not wish.smoke_only:
+            results.keep(root, result)
+
+    return Order(
+        stack=prepared.stack,
+        acceptance=asked.acceptance,
+        lock=prepared.lock,
+        scenario=asked.scenario,
+        prompts=asked.prompts,
+        tasks=asked.tasks,
+        planned_units=most_units(asked.scenario.load, extend=wish.extend),
+        config_digest=built.image.config_digest.text if built else None,
+        manifest_digest=built.image.digest.text if built else None,
+        secrets={name: os.environ[name] for name in asked.acceptance.secrets},
+        smoke_only=wish.smoke_only,
+        keep=keep,
+        more=lambda result: not settled(result, earlier),
+    )
+
+
+def _run(context: Context, order: Order, runtime: Runtime) -> RunResult:
+    from imagebuilder.accept.run import run
+
+    return run(order, runtime, context.reporter)
+
+
+@contextmanager
+def _runtime(context: Context, prepared: Prepared, wish: Wish) -> Iterator[tuple[Runtime, BuiltImage | None]]:
+    """Where the servers run, and the image where one is run."""
+    if wish.runtime == "process":
+        from imagebuilder.accept.process import ProcessRuntime
+
+        context.reporter.warn("a rehearsal without the image: it accepts nothing")
+        with ProcessRuntime(prepared.stack, os.environ) as process:
+            yield process, None
+        return
+    from imagebuilder.accept.container import DockerRuntime, owner_now
+    from imagebuilder.builders.docker.engine import Engine
+
+    built = _built(context, prepared)
+    try:
+        engine = Engine.connect(os.environ)
+    except MachineLacks as error:
+        hint = "start it, or set DOCKER_HOST; `--runtime process` rehearses without Docker"
+        raise MachineLacks(error.what, seen=error.seen, hint=hint) from error
+    with engine:
+        image = _loaded(context, prepared, built, engine)
+        yield (
+            DockerRuntime(engine, image, prepared.stack.name, owner_now(), context.reporter),
+            built,
+        )
+
+
+def _built(context: Context, prepared: Prepared) -> BuiltImage:
+    from imagebuilder.cli.prepare import argument_of
+    from imagebuilder.publish.built import is_image, read_built
+
+    place = context.cwd / "images" / prepared.stack.name
+    if not is_image(place):
+        raise UsageProblem(
+            f"{prepared.stack.name} is not built",
+            wanted=f"an image in {place}",
+            hint=f"imagebuilder build {argument_of(context, prepared.stack)}",
+        )
+    return read_built(place, context.cache)
+
+
+def _loaded(context: Context, prepared: Prepared, built: BuiltImage, engine: Any) -> str:
+    """The engine's id of the image; brought there first where it has it not."""
+    from imagebuilder.builders.output import DEFAULT_REPOSITORY
+    from imagebuilder.values import ImageRef
+
+    tagged = tuple(ImageRef.parse(name) for name in built.names if ":" in name)
+    names = tagged or (ImageRef.parse(f"{DEFAULT_REPOSITORY}:{prepared.stack.name}"),)
+    if engine.id_of(names[0]) not in (built.image.config_digest, built.image.digest):
+        engine.load(built.image, names, context.reporter)
+    return str(engine.id_of(names[0]))
+
+
+# ---------------------------------------------------------------- telling
+
+
+def _tell(context: Context, result: RunResult, wish: Wish, as_json: bool) -> None:
+    from imagebuilder.accept import codec, results
+    from imagebuilder.accept.record import require_pass
+
+    stored = results.save(context.cwd / wish.results, result)
+    record = stored.record
+    assert record is not None, "a result that was just saved has a verdict"
+    if as_json:
+        say_json("accept", {"folder": str(stored.folder), "record": codec.to_json(record)})
+    else:
+        say(f"{record.outcome}: {record.headline}")
+        say(str(stored.report))
+    if result.failure:
+        raise NotAccepted(
+            f"the acceptance of {result.stack} was broken off: {result.failure}",
+            hint=f"what was measured before is in {stored.report}",
+        )
+    require_pass(record, str(stored.report))
+
+
+def _tell_smoke(result: RunResult, as_json: bool) -> None:
+    from imagebuilder.accept import codec
+
+    report: SmokeReport | None = result.smoke
+    if as_json:
+        say_json("smoke", {"stack": result.stack, "smoke": codec.to_json(report) if report else None})
+    else:
+        for check in report.checks if report else ():
+            say(f"{check.status:<8} {check.code:<24} {check.subject}: {check.detail}")
+    if result.failure:
+        raise NotAccepted(result.failure)

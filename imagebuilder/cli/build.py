@@ -52,7 +52,7 @@ def command(context: Context, *, stacks: tuple[str, ...], every: bool, as_json: 
     A stack without a lock is locked first. Layers whose content did not change are taken from the cache.
     The image lies in an OCI layout that `docker load` reads too (images/STACK), or in a tar file.
     """
-    arguments = _arguments(context, stacks, every)
+    arguments = stack_arguments(context, stacks, every)
     wish = _wish(context, **wishes)
     if wish.tags and len(arguments) > 1:
         raise UsageProblem(
@@ -70,7 +70,8 @@ def command(context: Context, *, stacks: tuple[str, ...], every: bool, as_json: 
             say(result["manifest"] if len(results) == 1 else f"{result['stack']} {result['manifest']}")
 
 
-def _arguments(context: Context, stacks: tuple[str, ...], every: bool) -> list[str]:
+def stack_arguments(context: Context, stacks: tuple[str, ...], every: bool) -> list[str]:
+    """The stacks that the command line names, or all."""
     from imagebuilder.stack import shipped_stacks
     from imagebuilder.stack.find import FOLDER
 

@@ -18,6 +18,7 @@ _WORLDS_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.E
 # verb → what `--help` says of it. The verb's module is only imported when it runs: start-up stays fast.
 VERBS = {
     "init": "copy a shipped stack here, to make it yours",
+    "recon": "which wheels exist, on which index, how old, for my Python and GPU",
     "lock": "resolve everything to file and sha256",
     "fetch": "bring every locked file here, for an offline build",
     "show": "print a stack, its lock and its layers with sizes",
@@ -25,9 +26,12 @@ VERBS = {
     "check": "will it work? findings with evidence and a fix",
     "matrix": "which releases of one package another can load with",
     "build": "make the image",
+    "bake": "a docker-bake.json for a BuildKit fleet",
     "verify": "build again from nothing, compare digests, explain any difference",
+    "accept": "run it with --gpus all: smoke, baseline, EAGLE-3, verdict, report",
     "push": "bring a built image into a registry, with the evidence of what it is",
     "pull": "bring an image of a registry here, as a layout",
+    "diff": "what changes between two stacks, locks or images",
     "doctor": "what this machine can and cannot do, and how to fix it",
 }
 

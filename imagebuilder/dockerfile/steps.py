@@ -28,6 +28,14 @@ def wheel_steps(plan: Plan, stack: Stack, *, vendored: bool) -> tuple[WheelStep,
     )
 
 
+def secrets_of(plan: Plan, stack: Stack, *, vendored: bool) -> tuple[str, ...]:
+    """The build secrets that the Dockerfile of this plan can take, sorted."""
+    found = {name for step in wheel_steps(plan, stack, vendored=vendored) for name in step.secrets}
+    if any(layer.kind is LayerKind.SYSTEM for layer in plan.layers):
+        found |= {"apt.conf", "apt-sources", "ca-bundle"}
+    return tuple(sorted(found))
+
+
 def folder_of(number: int, layer: PlannedLayer) -> str:
     """Where a layer's files are in the context, `layers/03-torch`; numbers keep the reader's order."""
     name = "-".join(dict.fromkeys(layer.name.lower().split("/")))  # `torch`, not `torch-torch`

@@ -51,7 +51,7 @@ def command(
         fresh = Cache(empty)
         source = context.with_cache(fresh) if cold else context
         second = _built(source, prepared, builder, builder_name, fresh)
-        verdict = compare(first, second, tuple(layer.name for layer in prepared.plan.layers))
+        verdict = compare(first, second, _layer_names(prepared, second))
     if as_json:
         say_json("verify", {
             "stack": prepared.stack.name,
@@ -73,6 +73,13 @@ def command(
             seen=second.digest.text,
             wanted=first.digest.text,
         )
+
+
+def _layer_names(prepared: Prepared, image: Image) -> tuple[str, ...]:
+    """What people call the image's layers, bottom first; a base image has any number of them."""
+    own = [layer.name for layer in prepared.plan.layers if layer.image is None]
+    below = len(image.layers) - len(own)
+    return (*(f"base layer {number}" for number in range(1, below + 1)), *own)
 
 
 def _builder(context: Context, prepared: Prepared, builder: str, builder_name: str | None) -> str:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import platform
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from imagebuilder.cache import Cache
-from imagebuilder.errors import ImagebuilderError
+from imagebuilder.errors import ImagebuilderError, MachineLacks
 from imagebuilder.settings import DEFAULT, Settings, redact
 from imagebuilder.values import Platform
 
@@ -20,6 +21,7 @@ WANTED_SPACE = 25_000_000_000
 _OLDEST_PYTHON = (3, 10)
 _OLDEST_BUILDKIT_ENGINE = 23
 _SUITE = "bookworm"
+_OFFLINE, _NOT_OFFLINE = "not asked: imagebuilder is offline", "run doctor without --offline"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,15 +130,26 @@ def _index(settings: Settings, name: str, url: str) -> Line:
     from imagebuilder.index.http import session
 
     subject = f"index {name}"
+    if settings.offline:
+        return Line(subject=subject, state="note", seen=_OFFLINE, fix=_NOT_OFFLINE)
     probe = url.rstrip("/") + "/pip/"
+    variable = f"IMAGEBUILDER_INDEX_{name.upper().replace('-', '_')}_URL"
+    broken = Line(
+        subject=subject,
+        state="missing" if name == DEFAULT else "note",
+        seen="",
+        fix=f"set {variable} to a mirror that this machine reaches, or HTTPS_PROXY to its proxy",
+    )
     try:
         with session(settings, pause=lambda _: None) as http:
             response = http.request("GET", probe, what=subject, stream=True)
             response.close()
+    except MachineLacks as error:  # a certificate: its hint says how to trust it
+        return replace(broken, seen=error.seen or error.what, fix=error.hint)
     except ImagebuilderError as error:
-        state = "missing" if name == DEFAULT else "note"
-        fix = error.hint or f"set IMAGEBUILDER_INDEX_{name.upper().replace('-', '_')}_URL to a mirror"
-        return Line(subject=subject, state=state, seen=error.seen or error.what, fix=fix)
+        return replace(broken, seen=error.seen or error.what)
+    if response.status_code == 429 or response.status_code >= 500:
+        return replace(broken, seen=f"HTTP {response.status_code}")
     if response.status_code in (401, 403):
         fix = "give a login in ~/.netrc, in the index's address or in keyring"
         return Line(subject=subject, state="note", seen=f"HTTP {response.status_code}", fix=fix)
@@ -149,6 +162,8 @@ def _debian(settings: Settings, cache: Cache) -> Line:
     from imagebuilder.index.debian import Archive
     from imagebuilder.index.http import session
 
+    if settings.offline:
+        return Line(subject="Debian archive", state="note", seen=_OFFLINE, fix=_NOT_OFFLINE)
     try:
         with session(settings, pause=lambda _: None) as http:
             archive = Archive(
@@ -177,12 +192,14 @@ def _engine(environ: Mapping[str, str]) -> Line:
         version = client.version()
         client.close()
     except Exception as error:  # the SDK lets many kinds through, and none of them is our business here
-        seen = f"none answers ({str(error).splitlines()[0][:120]})"
+        reason = (str(error) or type(error).__name__).splitlines()[0][:120]
+        seen = f"none answers ({reason})"
         return Line(
             subject=subject, state="note", seen=seen, fix=f"start dockerd or set DOCKER_HOST; {optional}"
         )
-    number = str(version.get("Version", "?"))
-    if int(number.partition(".")[0]) < _OLDEST_BUILDKIT_ENGINE:
+    number = str(version.get("Version") or "an engine that does not say its version")
+    major = re.match(r"\d+", number)
+    if major is None or int(major[0]) < _OLDEST_BUILDKIT_ENGINE:
         fix = "images load and run; `--builder docker` needs Docker 23 or newer"
         return Line(subject=subject, state="note", seen=number, fix=fix)
     return Line(subject=subject, state="ok", seen=number)
@@ -219,6 +236,8 @@ def _gpus() -> Line:
             seen="nvidia-smi does not answer",
             fix="look at dmesg for Xid errors",
         )
-    if found.returncode:
-        return Line(subject="GPUs", state="note", seen=found.stdout.strip() or found.stderr.strip(), fix=fix)
-    return Line(subject="GPUs", state="ok", seen="; ".join(found.stdout.strip().splitlines()))
+    lines = found.stdout.strip().splitlines()
+    if found.returncode or not lines:
+        words = [*lines, *found.stderr.strip().splitlines(), f"nvidia-smi ends with {found.returncode}"]
+        return Line(subject="GPUs", state="note", seen=words[0], fix=fix)
+    return Line(subject="GPUs", state="ok", seen="; ".join(lines))

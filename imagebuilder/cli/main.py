@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import sys
 from importlib import import_module
 
@@ -76,6 +77,9 @@ def cli() -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command line and exit with the code that docs/90-exit-codes.md lists."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # in a C locale too, an arrow or a name is no reason to fail
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(run(argv))
 
 

@@ -1,4 +1,4 @@
-"""`doctor`: a line for each thing that is used, a fix for each that is not well; 6 where building needs it."""
+"""`doctor`: a line for each thing in use, a fix for each that is not well; exit 6 where building needs it."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ from imagebuilder.accept.statistics import Effect, Interval
 from imagebuilder.stack.model import Load
 
 FEWEST_TO_EXTEND = 3
-MOST_TO_EXTEND = 12
-"""Two units say nothing at a first look; beyond twelve, twice the time buys an interval a third narrower."""
+MOST_TO_EXTEND = 6
+"""Two units say nothing at a first look; who asks for more than six asked for what they need."""
 
 
 @dataclass(frozen=True, kw_only=True)

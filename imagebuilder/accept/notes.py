@@ -38,8 +38,8 @@ def _scope(run: RunResult) -> Iterator[str]:
     starts = {r.start for level in load.concurrency for r in run.load_rounds(EAGLE3, level)}
     if len(starts) == 1 and load.start_variation is None:
         yield (
-            "Each server was started once, so the intervals hold for these two starts. How much two starts of "
-            'one server differ is not in them: pairing = "starts" measures it, start-variation declares it.'
+            "Each server was started once, so the intervals hold for these two starts. How much two starts "
+            'of one server differ is not in them; pairing = "starts" measures it, start-variation states it.'
         )
 
 

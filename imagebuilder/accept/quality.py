@@ -59,8 +59,8 @@ def answers_kept(found: Answers | None, margin: float) -> Requirement:
     if found.baseline.value < BLIND_BELOW:
         return replace(
             row,
-            why=f"the baseline itself answers only {found.baseline.value:.0%} right, so no loss could be seen: this "
-            "model cannot do these tasks, or the image computes wrongly in both arms",
+            why=f"the baseline itself answers only {found.baseline.value:.0%} right and no loss could be "
+            "seen: this model cannot do these tasks, or the image computes wrongly in both arms",
         )
     outcome: Outcome = "inconclusive"
     if interval is not None:

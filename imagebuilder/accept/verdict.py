@@ -24,7 +24,6 @@ from imagebuilder.accept.model import EAGLE3, RunResult
 from imagebuilder.accept.notes import remarks
 from imagebuilder.accept.requirement import Outcome, Requirement, shown
 from imagebuilder.accept.statistics import difference
-from imagebuilder.errors import NotAccepted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,19 +114,6 @@ def settled(run: RunResult, earlier: RunResult | None = None) -> bool:
     verdict = judge(run, earlier)
     more = any(r.counts and r.more_may_help for r in verdict.requirements)
     return look.units >= run.planned_units or verdict.outcome == "fail" or not more
-
-
-def require_pass(verdict: Verdict, report: str) -> None:
-    """NotAccepted unless it is a pass. report: where the report lies."""
-    if verdict.outcome == "pass":
-        return
-    rows = verdict.of("fail") or verdict.of("inconclusive")
-    raise NotAccepted(
-        f"the image is not accepted: {verdict.outcome}",
-        seen="; ".join(f"{r.title}: {r.seen}" + (f" ({r.why})" if r.why else "") for r in rows),
-        wanted="; ".join(f"{r.title}: {r.wanted}" for r in rows),
-        hint=f"the report says more: {report}",
-    )
 
 
 def _overall(requirements: tuple[Requirement, ...]) -> Outcome:

@@ -95,13 +95,16 @@ class _Front:
         )
 
     def _at(self, offset: int, size: int) -> bytes:
-        if offset + size > LIMIT:
-            raise _Unfit
-        self._file.seek(offset)
-        data = self._file.read(size)
+        data = self._up_to(offset, size)
         if len(data) != size:
             raise _Unfit
         return data
+
+    def _up_to(self, offset: int, size: int) -> bytes:
+        if offset + size > LIMIT:
+            raise _Unfit
+        self._file.seek(offset)
+        return self._file.read(size)
 
     def _hash_table(self, at: int) -> tuple[int, int]:
         """(where .dynsym begins, how many symbols it has), from .gnu.hash."""
@@ -121,10 +124,12 @@ class _Front:
         """(where .gnu.version begins, the bytes of .dynstr): text ends where the first index begins."""
         data, room = b"", last_name + 1024
         while True:
-            data = self._at(at, room)
+            data = self._up_to(at, room)
             match = _TEXT.search(data, last_name)
             if match:
                 break
+            if len(data) < room:
+                raise _Unfit
             room *= 2
         for start in range((at + match.start()) & ~1, at + match.start() - 64, -2):
             index = array("H", self._at(start, 2 * count))
@@ -162,7 +167,10 @@ class _Front:
         """Which of these symbols a relocation refers to; stops when all were seen or the tables end."""
         seen: set[int] = set()
         while seen < undefined:
-            block = self._at(at, 24 << 10)
+            block = self._up_to(at, 24 << 10)
+            block = block[: len(block) // 24 * 24]
+            if not block:
+                raise _Unfit
             for place, info, _ in struct.iter_unpack("<QQq", block):
                 symbol, kind = info >> 32, info & 0xFFFFFFFF
                 if symbol >= count or not place or not 0 < kind < 2048 or (kind > 64 and kind < 256):

@@ -1,7 +1,7 @@
 """Docker Engines as nodes of one buildx builder: no image of BuildKit is needed.
 
-dockerd serves BuildKit's own protocol behind an upgraded HTTP request (`POST /grpc`). Each proxy here makes that
-request and passes bytes on, so that buildx's `remote` driver finds a BuildKit at a Unix socket.
+dockerd serves BuildKit's own protocol behind an upgraded HTTP request (`POST /grpc`). Each proxy here makes
+that request and passes bytes on, so that buildx's `remote` driver finds a BuildKit at a Unix socket.
 """
 
 from __future__ import annotations

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,6 +53,11 @@ class Buildx:
         text = self.ask("buildx", "inspect", *([builder] if builder else []))
         return re.findall(r"^BuildKit(?: version)?:\s*(\S+)", text, re.MULTILINE)
 
+    def _dying_with_us(self) -> list[str]:
+        """What makes a command be interrupted when we are killed (Linux, util-linux 2.33)."""
+        setpriv = shutil.which("setpriv", path=self.environment.get("PATH"))
+        return [setpriv, "--pdeathsig", "SIGINT"] if setpriv else []
+
     def run(self, arguments: Sequence[str], feed: Callable[[str], None]) -> int:
         """Run `docker ARGUMENTS`, passing on every line; returns its exit status.
 
@@ -58,7 +65,7 @@ class Buildx:
         cancels a build whose client has left.
         """
         process = subprocess.Popen(
-            [self.docker, *arguments],
+            [*self._dying_with_us(), self.docker, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -129,10 +136,12 @@ def _ask(docker: str, environment: Mapping[str, str], *arguments: str, timeout: 
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Interrupt the command and its plugin; kill them where that does not help."""
     for how in (signal.SIGINT, signal.SIGKILL):
         if process.poll() is not None:
             return
-        process.send_signal(how)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, how)
         try:
             process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:

@@ -32,7 +32,7 @@ _EXTENDED = (
 )
 
 
-class _SmallHeaders(tarfile.TarInfo):
+class SmallHeaders(tarfile.TarInfo):
     """A member whose extended headers are small: tarfile reads them into memory whole."""
 
     def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
@@ -101,7 +101,7 @@ def read_archive(file: Path, cache: Cache) -> tuple[StoredImage, ...]:
     """
     index: bytes | None = None
     try:
-        with tarfile.open(file, mode="r:", tarinfo=_SmallHeaders, encoding="utf-8") as tar:
+        with tarfile.open(file, mode="r:", tarinfo=SmallHeaders, encoding="utf-8") as tar:
             for member in tar:
                 if not member.isreg() or member.issparse():
                     continue
@@ -112,7 +112,11 @@ def read_archive(file: Path, cache: Cache) -> tuple[StoredImage, ...]:
                 elif member.name.removeprefix("./") == "index.json":
                     index = content.read(MAX_MANIFEST + 1)
     except (OSError, tarfile.TarError) as exc:
-        raise ArtefactUnusable(f"{file} cannot be read as an image archive", seen=str(exc)[:200]) from exc
+        raise ArtefactUnusable(
+            f"{file} cannot be read as an image archive",
+            seen=str(exc)[:200],
+            hint="write it again: imagebuilder build STACK --output FILE.tar, or docker save",
+        ) from exc
     if index is None:
         raise ArtefactUnusable(
             f"{file} holds no index.json",

@@ -1,0 +1,88 @@
+"""`imagebuilder diff`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from imagebuilder.cli.context import Context, verb
+from imagebuilder.errors import DifferencesFound, UsageProblem
+
+if TYPE_CHECKING:
+    from imagebuilder.diff.read import Reading
+
+
+@verb(offline=True)
+@click.argument("old", metavar="A")
+@click.argument("new", metavar="B")
+@click.option(
+    "--format", "form", type=click.Choice(["table", "json", "markdown"]), default="table", show_default=True
+)
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option(
+    "--files/--no-files", default=None, help="Read images' layers too. Default: of images that lie here."
+)
+@click.option("--platform", default="linux/amd64", show_default=True, help="Of images in registries.")
+@click.option("--most", default=60, show_default=True, help="Rows of one table that are printed.")
+@click.option(
+    "--output", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False), help="Write it there."
+)
+@click.option("--exit-code", is_flag=True, help="Exit with 11 where there are differences.")
+def command(
+    context: Context, *, old: str, new: str, form: str, as_json: bool, files: bool | None, platform: str,
+    most: int, output: Path | None, exit_code: bool,
+) -> None:  # fmt: skip
+    """What changes from A to B: packages, CUDA, driver, GPU code, settings, layers to pull, files.
+
+    A and B are stacks, locks (pylock.NAME.toml), layouts, archives (.tar) or image references, in any mix.
+    """
+    from imagebuilder.diff.compare import compare
+    from imagebuilder.diff.data import as_json as data_of
+    from imagebuilder.diff.read import gpu_code_from, load_tables
+    from imagebuilder.diff.text import as_markdown, as_text
+    from imagebuilder.oci.swap import new_file
+
+    reading = _reading(context, files, platform)
+    found = compare(reading.side(old), reading.side(new), load_tables(), gpu_code_from(context.cache))
+    if as_json or form == "json":
+        import json
+
+        from imagebuilder.cli.context import SCHEMA
+
+        text = json.dumps({"schema": SCHEMA, "kind": "diff", **data_of(found)}, indent=2) + "\n"
+    else:
+        text = (as_markdown if form == "markdown" else as_text)(found, most=most)
+    if output:
+        with new_file(context.cwd / output) as out:
+            out.write(text.encode())
+    else:
+        click.echo(text, nl=False)
+    if exit_code and not found.empty:
+        raise DifferencesFound(f"{old} and {new} differ")
+
+
+def _reading(context: Context, files: bool | None, platform: str) -> Reading:
+    from functools import partial
+
+    from imagebuilder.cli.acceptance import newest_acceptance
+    from imagebuilder.cli.prepare import previous_lock
+    from imagebuilder.diff.read import Reading
+    from imagebuilder.values import Platform
+
+    try:
+        wanted = Platform.parse(platform)
+    except ValueError as error:
+        raise UsageProblem(f"--platform: {error}") from None
+    return Reading(
+        cwd=context.cwd,
+        settings=context.settings,
+        cache=context.cache,
+        reporter=context.reporter,
+        lock_of=partial(previous_lock, context),
+        acceptance=partial(newest_acceptance, context.cwd),
+        sbom=lambda ref, image: None,
+        platform=wanted,
+        files=files,
+    )

@@ -1,0 +1,1 @@
+"""Two of anything (stacks, locks, images) → what is different, and what that means."""

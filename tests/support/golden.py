@@ -33,6 +33,12 @@ def golden(stack: str) -> dict[str, Any]:
     return found
 
 
+def check(record: dict[str, Any]) -> None:
+    """The build is what it must be. AssertionError says which layer is another one."""
+    wanted = golden(record["stack"])
+    assert summary(record) == wanted, "other bytes: if that is wanted, run `make golden` and say why"
+
+
 def place_wheels(machine: Machine) -> str:
     """Copy the stack of real wheels, with its lock, to a machine; the argument that names it."""
     shutil.copytree(WHEELS, machine.work / "stack", dirs_exist_ok=True)

@@ -5,15 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from statistics import fmean
 
 from imagebuilder.accept.charts import Chart, by_level, distribution, over_time
 from imagebuilder.accept.figures import LevelFigures
-from imagebuilder.accept.model import ARMS, BASELINE, EAGLE3, ArmName, HostSample, RoundResult, RunResult
+from imagebuilder.accept.model import (
+    ARMS,
+    BASELINE,
+    EAGLE3,
+    ArmName,
+    HostSample,
+    RequestResult,
+    RoundResult,
+    RunResult,
+)
 from imagebuilder.accept.record import Record
 
 NAMES: dict[ArmName, str] = {BASELINE: "baseline", EAGLE3: "EAGLE-3"}
 _MOST_SAMPLES = 200
 """Points of a line over time."""
+_MOST_LINES = 3
+
+_Points = list[tuple[float, float]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,22 +116,24 @@ def _latency(record: Record) -> Iterator[Chart | None]:
 
 
 def _distributions(run: RunResult, record: Record) -> Iterator[Chart | None]:
-    for figures in record.levels:
-        requests = {
-            arm: [r for one in run.load_rounds(arm, figures.level) for r in one.requests if r.ok]
-            for arm in ARMS
-        }
-        streams = f"{figures.level} stream{'s' * (figures.level != 1)}"
-        yield distribution(
-            f"First token at {streams}",
-            "ms",
-            [(NAMES[arm], arm, [1000 * t for r in rs if (t := r.ttft_s)]) for arm, rs in requests.items()],
-        )
-        yield distribution(
-            f"Each answer's speed at {streams}",
-            "tok/s",
-            [(NAMES[arm], arm, [1 / t for r in rs if (t := r.tpot_s)]) for arm, rs in requests.items()],
-        )
+    for title, unit, sample in (
+        ("First token", "ms", _first_token),
+        ("Each answer's speed", "tok/s", _stream_speed),
+    ):
+        for figures in record.levels:
+            rows = []
+            for arm in ARMS:
+                requests = (r for one in run.load_rounds(arm, figures.level) for r in one.requests if r.ok)
+                rows.append((NAMES[arm], str(arm), [v for r in requests if (v := sample(r)) is not None]))
+            yield distribution(f"{title} at {_streams(figures)}", unit, rows)
+
+
+def _first_token(request: RequestResult) -> float | None:
+    return None if request.ttft_s is None else 1000 * request.ttft_s
+
+
+def _stream_speed(request: RequestResult) -> float | None:
+    return 1 / request.tpot_s if request.tpot_s else None
 
 
 def _course(run: RunResult, record: Record) -> Iterator[Chart | None]:
@@ -128,7 +143,7 @@ def _course(run: RunResult, record: Record) -> Iterator[Chart | None]:
         if len(times) <= len(ARMS):
             continue
         yield over_time(
-            f"Rounds at {figures.level} stream{'s' * (figures.level != 1)}",
+            f"Rounds at {_streams(figures)}",
             "minutes",
             "tok/s",
             [(NAMES[arm], arm, [(_minute(r, run), r.output_tok_s) for r in rounds[arm]]) for arm in ARMS],
@@ -151,19 +166,32 @@ def _gpus(run: RunResult) -> Iterator[Chart | None]:
         ("Power", "W", "power_w"),
         ("Temperature", "°C", "temperature_c"),
     ):
-        rows = []
-        for number, gpu in enumerate(run.host.gpus):
+        lines = []
+        for gpu in run.host.gpus:
             points = [
                 (sample.at_s / 60, float(value))
                 for sample in run.host.samples
                 if sample.gpu == gpu.index and (value := getattr(sample, field)) is not None
             ]
             if points:
-                rows.append((f"GPU {gpu.index}", f"gpu{number % 8}", _thinned(points)))
+                lines.append((f"GPU {gpu.index}", _thinned(points)))
+        if len(lines) > _MOST_LINES:
+            lines = _range(lines)
+        rows = [(name, f"gpu{number}", points) for number, (name, points) in enumerate(lines)]
         yield over_time(title, "minutes", unit, rows)
 
 
-def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+def _range(lines: list[tuple[str, _Points]]) -> list[tuple[str, _Points]]:
+    """Of many GPUs the highest, the mean and the lowest at each moment."""
+    moments = list(zip(*(points for _, points in lines), strict=False))
+    many = f"of {len(lines)} GPUs"
+    return [
+        (name, [(m[0][0], of([y for _, y in m])) for m in moments])
+        for name, of in ((f"highest {many}", max), ("mean", fmean), ("lowest", min))
+    ]
+
+
+def _thinned(points: _Points) -> _Points:
     """Means of neighbours, where there are more points than a line of a phone's width can show."""
     size = -(-len(points) // _MOST_SAMPLES)
     parts = [points[n : n + size] for n in range(0, len(points), size)]
@@ -184,5 +212,9 @@ def busy(samples: tuple[HostSample, ...]) -> str:
 
 def level_label(figures: LevelFigures) -> str:
     """`8 streams`, with a mark where the level does not count."""
-    text = f"{figures.level} stream{'s' * (figures.level != 1)}"
+    text = _streams(figures)
     return text if figures.decisive else f"{text} (does not count)"
+
+
+def _streams(figures: LevelFigures) -> str:
+    return f"{figures.level} stream{'s' * (figures.level != 1)}"

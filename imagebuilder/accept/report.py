@@ -15,7 +15,7 @@ from imagebuilder.accept.figures import LevelFigures
 from imagebuilder.accept.model import ARMS, RunResult
 from imagebuilder.accept.pictures import NAMES, busy, groups, level_label
 from imagebuilder.accept.record import Record
-from imagebuilder.accept.requirement import percent, points, shown
+from imagebuilder.accept.requirement import Requirement, percent, points, shown
 from imagebuilder.stack import shipped_folder
 
 FOLDER = "accept"
@@ -92,6 +92,7 @@ def _variables(run: RunResult, record: Record) -> dict[str, Any]:
         "names": NAMES,
         "arms": ARMS,
         "main": _main(record),
+        "requirements": sorted(record.requirements, key=_weight),
         "rows": [_row(figures) for figures in record.levels],
         "groups": groups(run, record),
         "environment": _facts(run),
@@ -112,6 +113,11 @@ def _variables(run: RunResult, record: Record) -> dict[str, Any]:
 def _main(record: Record) -> LevelFigures | None:
     """The level that the headline speaks of: the first that counts."""
     return next((f for f in record.levels if f.decisive and f.speedup), None)
+
+
+def _weight(row: Requirement) -> tuple[bool, int]:
+    """What went wrong first, what does not count last."""
+    return not row.counts, ("fail", "inconclusive", "pass").index(row.outcome)
 
 
 def _row(figures: LevelFigures) -> dict[str, Any]:

@@ -57,13 +57,15 @@ def at_most(interval: Interval | None, bound: float) -> Outcome:
 
 
 def shown(estimate: Estimate | None, digits: int = 2, unit: str = "") -> str:
-    """`1.07 [1.03, 1.11]`, with the interval where there is one."""
+    """`1.07× [1.03, 1.11]`, with the interval where there is one, and one digit more where that is narrow."""
     if estimate is None:
         return "not measured"
-    text = f"{estimate.value:.{digits}f}"
-    if estimate.shown:
-        text += f" [{estimate.shown.low:.{digits}f}, {estimate.shown.high:.{digits}f}]"
-    return text + unit
+    interval = estimate.shown
+    if interval is None:
+        return f"{estimate.value:.{digits}f}{unit}"
+    if 0 < interval.high - interval.low < 3 * 10.0**-digits:
+        digits += 1
+    return f"{estimate.value:.{digits}f}{unit} [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
 
 
 def unclear(estimate: Estimate | None) -> str:

@@ -28,6 +28,13 @@ BUILDS = Code(
     consequence="the resolver has swapped one of them for another build",
     remedy="bind the packages to one index in the stack, with the local version in the requirement",
 )
+RUNTIMES = Code(
+    code="cuda.two-runtimes",
+    severity="error",
+    meaning="wheels of the set bring the CUDA runtime in two majors",
+    consequence="packages of one process use different runtimes, which do not share memory and streams",
+    remedy="releases that all want one CUDA major; evidence says who wants which",
+)
 LITERAL = Code(
     code="lib.hard-coded-major",
     severity="warning",
@@ -53,6 +60,7 @@ def run(subject: Subject) -> Iterator[Finding]:
                 package=package,
                 path=by[package][0],
             )
+    yield from _runtimes(subject)
     yield from _builds(subject)
     yield from _literals(subject, main)
 
@@ -82,6 +90,33 @@ def _main_major(subject: Subject) -> str:
                     return match[1]
     here = {m[1] for n in subject.environment.by_file_name if (m := _RUNTIME.fullmatch(n))}
     return here.pop() if len(here) == 1 else ""
+
+
+def _runtimes(subject: Subject) -> Iterator[Finding]:
+    """By who brings a runtime, and who requires that; nothing needs to name it as needed."""
+    owners: dict[str, set[str]] = {}
+    for name, places in subject.environment.by_file_name.items():
+        if match := _RUNTIME.fullmatch(name):
+            owners.setdefault(match[1], set()).update(subject.environment.owner[p] for p in places)
+    if len(owners) < 2:
+        return
+    evidence = []
+    for major, names in sorted(owners.items()):
+        for name in sorted(names):
+            by = sorted(w.name for w in subject.lock.wheels if name in w.requires)
+            evidence.append(
+                f"CUDA {major}: {name} {subject.version_of[name]}, required by {', '.join(by) or '–'}"
+            )
+    first, *others = (min(names) for _, names in sorted(owners.items()))
+    yield Finding(
+        code=RUNTIMES.code,
+        severity=RUNTIMES.severity,
+        what=f"the set brings the CUDA runtime in {' and '.join(sorted(owners))}",
+        evidence=tuple(evidence),
+        fix=RUNTIMES.remedy,
+        package=others[-1],
+        other=first,
+    )
 
 
 def _builds(subject: Subject) -> Iterator[Finding]:
@@ -123,4 +158,4 @@ def _literals(subject: Subject, main: str) -> Iterator[Finding]:
                 )
 
 
-CHECK = Check(run=run, codes=(MAJORS, BUILDS, LITERAL))
+CHECK = Check(run=run, codes=(MAJORS, RUNTIMES, BUILDS, LITERAL))

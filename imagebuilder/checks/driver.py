@@ -97,11 +97,11 @@ def _shadows(subject: Subject) -> Iterator[Finding]:
                     environment.owner.get(path, ""), environment.relative(path),
                 )  # fmt: skip
     for path in environment.files.ld_library_path:
-        if "stubs" in path.split("/"):
+        if {"stubs", "compat"} & set(path.split("/")):
             yield Finding(
                 code=SHADOW.code,
                 severity=SHADOW.severity,
-                what=f"LD_LIBRARY_PATH leads to {path}, where stand-ins for the driver lie",
+                what=f"LD_LIBRARY_PATH leads to {path}, where libraries in the driver's place lie",
                 evidence=(f"env.LD_LIBRARY_PATH has {path}",),
                 fix=SHADOW.remedy,
                 key="env.LD_LIBRARY_PATH",

@@ -38,11 +38,17 @@ def check(
     cache: Cache,
     reporter: Reporter,
     previous: Lock | None = None,
+    download: bool = False,
 ) -> list[Finding]:
-    """The findings of a set, waivers applied; from the cache where the same set was checked before."""
+    """The findings of a set, waivers applied; from the cache where the same set was checked before.
+
+    download: bring wheels whose facts are not known as whole files, since they are needed anyway.
+    """
     key = kept.key_of(stack, lock, previous)
     found = kept.read(cache, key)
     if found is None:
+        if download:
+            _bring(stack, lock, settings, cache, reporter)
         subject = gather(
             stack, lock, plan, settings=settings, cache=cache, reporter=reporter, previous=previous
         )
@@ -120,6 +126,13 @@ def _wheels(
     if store.received:
         reporter.note(f"read {store.received / 1e6:.0f} MB of wheels by ranges")
     return dict(sorted(facts.items())), unread, gone
+
+
+def _bring(stack: Stack, lock: Lock, settings: Settings, cache: Cache, reporter: Reporter) -> None:
+    store = FactStore(cache)
+    unknown = tuple(w for w in lock.wheels if not cache.artefact(w.sha256) and not store.known(w.sha256))
+    if unknown:
+        fetch(replace(lock, wheels=unknown, debs=(), base=None), stack, settings, cache, reporter)
 
 
 def _system(

@@ -53,6 +53,13 @@ SCOPE = Code(
     consequence="importing it fails, unless its package made the other library global before (RTLD_GLOBAL)",
     remedy="try the import; if the package sees to it itself, nothing",
 )
+RPATH = Code(
+    code="lib.foreign-rpath",
+    severity="note",
+    meaning="libraries of a wheel have search paths that lead to folders of the machine they were built on",
+    consequence="none, unless such a folder exists in the image: then it is searched first",
+    remedy="nothing; tell whoever published the wheel",
+)
 CRASH = Code(
     code="abi.layout-changed",
     severity="error",
@@ -79,6 +86,28 @@ def run(subject: Subject) -> Iterator[Finding]:
         if verdict.kind == "loads":
             continue
         yield from _findings(subject, loading, verdict, _is_plugin(subject, loading, needed))
+    yield from _rpaths(subject)
+
+
+def _rpaths(subject: Subject) -> Iterator[Finding]:
+    known = (*subject.environment.files.default_dirs, *subject.environment.files.ld_library_path)
+    ours = (subject.environment.site, *known, "/usr/local/cuda")
+    for name, facts in sorted(subject.facts.items()):
+        foreign: dict[str, str] = {}
+        for path, elf in facts.elf.items():
+            for folder in (*elf.rpath, *elf.runpath):
+                if folder.startswith("/") and not folder.startswith(ours):
+                    foreign.setdefault(folder, path)
+        if foreign:
+            yield Finding(
+                code=RPATH.code,
+                severity=RPATH.severity,
+                what=f"{name} looks for libraries in {', '.join(list(foreign)[:3])}",
+                evidence=tuple(f"{path}: {folder}" for folder, path in list(foreign.items())[:_MOST]),
+                fix=RPATH.remedy,
+                package=name,
+                path=next(iter(foreign.values())),
+            )
 
 
 def _findings(subject: Subject, loading: Loading, verdict: Verdict, plugin: bool) -> Iterator[Finding]:
@@ -229,4 +258,4 @@ def _releases_hint(loading: Loading, near: Sequence[str]) -> str:
     return UNDEFINED.remedy
 
 
-CHECK = Check(run=run, codes=(UNDEFINED, SCOPE, VERSION, MISSING, PLUGIN, CRASH, DOUBT))
+CHECK = Check(run=run, codes=(UNDEFINED, SCOPE, RPATH, VERSION, MISSING, PLUGIN, CRASH, DOUBT))

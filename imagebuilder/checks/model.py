@@ -43,8 +43,9 @@ class Code:
 class Finding:
     """One thing found. what: one sentence. evidence: what it rests on, a line each. fix: what to do.
 
-    place: where: a package and a path inside its wheel, or a key of the stack file. package, path: what
-    waivers are matched with. waived: the reason, where a waiver of the stack matches.
+    place: where: a package and a path inside its wheel, or a key of the stack file. package, other (a second
+    package that is part of it), path: what waivers are matched with. waived: the reason, where a waiver of the
+    stack matches.
     """
 
     code: str
@@ -54,6 +55,7 @@ class Finding:
     fix: str = ""
     package: str = ""
     path: str = ""
+    other: str = ""
     key: str = ""
     waived: str | None = None
 

@@ -51,12 +51,31 @@ def run(subject: Subject) -> Iterator[Finding]:
             code=code.code,
             severity=code.severity,
             what=f"{first} and {second} own {len(paths)} path{'s' * (len(paths) > 1)} with different bytes",
-            evidence=(*shown[:6], *more),
+            evidence=(*shown[:6], *more, *_names(subject, first, second, binary)),
             fix=code.remedy,
             package=first,
+            other=second,
             path=shown[0],
         )
     yield from _scripts(subject)
+
+
+def _names(subject: Subject, first: str, second: str, paths: list[str]) -> Iterator[str]:
+    """Which exported names only one of the two has: what the loser's users will miss."""
+    for path in sorted(paths):
+        one, two = subject.facts[first].elf.get(path), subject.facts[second].elf.get(path)
+        if one is None or two is None or one.exports.plain == two.exports.plain:
+            continue
+        for owner, names in (
+            (first, {*one.names()} - {*two.names()}),
+            (second, {*two.names()} - {*one.names()}),
+        ):
+            if names:
+                some = ", ".join(sorted(n.decode("utf-8", "replace") for n in names)[:4])
+                yield f"only in {owner}'s {path.rsplit('/', 1)[-1]}: {some}" + (
+                    ", …" if len(names) > 4 else ""
+                )
+        return
 
 
 def _scripts(subject: Subject) -> Iterator[Finding]:
@@ -73,6 +92,7 @@ def _scripts(subject: Subject) -> Iterator[Finding]:
                 evidence=tuple(f"{name} {subject.version_of.get(name, '')}" for name in names),
                 fix=SCRIPT.remedy,
                 package=names[0],
+                other=names[1],
                 path=f"../../../bin/{script}",
             )
 

@@ -109,7 +109,7 @@ def matches(waiver: Waiver, finding: Finding) -> bool:
     """Is this finding what the waiver accepts?"""
     if waiver.code != finding.code:
         return False
-    if waiver.package and canonicalize_name(waiver.package) != finding.package:
+    if waiver.package and canonicalize_name(waiver.package) not in (finding.package, finding.other):
         return False
     return not waiver.path or fnmatchcase(finding.path, waiver.path)
 

@@ -42,6 +42,7 @@ UNUSED = Code(
 
 def run(subject: Subject) -> Iterator[Finding]:
     """Every requirement of every wheel, markers evaluated for the target."""
+    yield from _named(subject)
     overrides = {o.package: (i, o) for i, o in enumerate(subject.stack.overrides)}
     asked: dict[str, list[tuple[str, str, bool]]] = {}
     for name in sorted(subject.facts):
@@ -83,6 +84,31 @@ def run(subject: Subject) -> Iterator[Finding]:
             package=package,
             key=f"override[{i}]",
         )
+
+
+def _named(subject: Subject) -> Iterator[Finding]:
+    """What the stack itself asks for; a local version is part of a pin."""
+    overridden = {o.package for o in subject.stack.overrides}
+    for i, layer in enumerate(subject.stack.layers):
+        for j, requirement in enumerate(layer.requirements):
+            name, key = canonicalize_name(requirement.name), f"layer[{i}].requirements[{j}]"
+            locked = subject.version_of.get(name)
+            if name in overridden or (
+                requirement.marker and not requirement.marker.evaluate(subject.target.markers)
+            ):
+                continue
+            if locked is None or not requirement.specifier.contains(locked, prereleases=True):
+                code = UNMET if locked else ABSENT
+                yield Finding(
+                    code=code.code,
+                    severity=code.severity,
+                    what=f"the stack wants {requirement}, "
+                    + (f"{locked} is locked" if locked else "which is not locked"),
+                    evidence=(f"{key}: {requirement}",),
+                    fix="imagebuilder lock",
+                    package=name if locked else "",
+                    key=key,
+                )
 
 
 CHECK = Check(run=run, codes=(UNMET, ABSENT, NEEDLESS, UNUSED))

@@ -44,8 +44,8 @@ class Finding:
     """One thing found. what: one sentence. evidence: what it rests on, a line each. fix: what to do.
 
     place: where: a package and a path inside its wheel, or a key of the stack file. package, other (a second
-    package that is part of it), path: what waivers are matched with. waived: the reason, where a waiver of the
-    stack matches.
+    package that is part of it), path: what waivers are matched with. waived: the reason, where a waiver
+    matches.
     """
 
     code: str

@@ -13,7 +13,7 @@ from itertools import combinations, product
 from statistics import fmean
 
 from imagebuilder.accept.looks import Estimate, Look, estimate
-from imagebuilder.accept.model import BASELINE, EAGLE3, RequestResult, RunResult
+from imagebuilder.accept.model import BASELINE, EAGLE3, KNOWN, RequestResult, RunResult
 from imagebuilder.accept.statistics import mean_effect, quantile
 
 MOST_TEXTS = 6
@@ -70,7 +70,7 @@ def _pairs(run: RunResult) -> tuple[dict[str, list[_Pair]], dict[str, list[_Pair
     texts: dict[tuple[str, int, str], dict[str, list[RequestResult]]] = {}
     for one in run.rounds:
         for request in one.requests:
-            if request.ok and request.text:
+            if request.ok and request.text and request.kind != KNOWN:  # those are judged by their answers
                 place = texts.setdefault((one.stage, one.level, request.prompt), {BASELINE: [], EAGLE3: []})
                 if len(place[one.arm]) < MOST_TEXTS:
                     place[one.arm].append(request)

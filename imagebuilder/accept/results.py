@@ -66,6 +66,8 @@ def keep(root: Path, run: RunResult) -> Path:
     """Write what was measured so far; returns the folder. Called after every unit."""
     folder = folder_of(root, run)
     folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob(".*.*"):  # half a file of a run that was killed; a folder has one writer
+        left.unlink(missing_ok=True)
     packed = gzip.compress(codec.dumps(run).encode(), compresslevel=6, mtime=0)
     _write(folder / RUN, packed)
     return folder

@@ -121,8 +121,14 @@ def widened(effect: Effect, known_variance: float) -> Effect:
         return effect
     own = effect.error**2
     total = own + known_variance
-    df = math.inf if own == 0 else effect.df * (total / own) ** 2
+    df = math.inf if own == 0 else _two_digits(effect.df * (total / own) ** 2)
     return Effect(mean=effect.mean, error=math.sqrt(total), df=df, units=effect.units)
+
+
+def _two_digits(df: float) -> float:
+    """Rounded down, to be on the safe side, as with printed tables; so few different quantiles are needed."""
+    unit: float = 10.0 ** (math.floor(math.log10(df)) - 1)
+    return math.floor(df / unit + 1e-9) * unit
 
 
 def difference(first: Effect, second: Effect) -> Effect:
@@ -159,16 +165,23 @@ def t_quantile(share: float, df: float) -> float:
         return -t_quantile(1 - share, df)
     if df >= _NORMAL_FROM:
         return NormalDist().inv_cdf(share)
-    high = 2.0
+    low, high = 0.0, 2.0
     while t_below(high, df) < share:
-        high *= 2
-    low = 0.0
-    while high - low > _CLOSE * high:
-        middle = (low + high) / 2
-        if middle in (low, high):
+        low, high = high, 2 * high
+    value = (low + high) / 2
+    for _ in range(200):  # Newton's steps; where one leaves the bracket, its middle
+        error = t_below(value, df) - share
+        low, high = (low, value) if error > 0 else (value, high)
+        step = error / _t_density(value, df)
+        if abs(step) <= _CLOSE * value or high - low <= _CLOSE * high:
             break
-        low, high = (middle, high) if t_below(middle, df) < share else (low, middle)
-    return (low + high) / 2
+        value = value - step if low < value - step < high else (low + high) / 2
+    return value
+
+
+def _t_density(value: float, df: float) -> float:
+    log_front = math.lgamma((df + 1) / 2) - math.lgamma(df / 2) - math.log(df * math.pi) / 2
+    return math.exp(log_front - (df + 1) / 2 * math.log1p(value * value / df))
 
 
 def t_below(value: float, df: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from random import Random
 from typing import Any
@@ -58,7 +58,17 @@ def make_run(
     """
     load = load or Load(concurrency=(1, 8), pairing="starts", starts=3, rounds=3)
     units = first_units(load) if units is None else units
-    maker = _Maker(load, Random(seed), noise, accept, right, text, cached, tasks, requests)
+    maker = _Maker(
+        load=load,
+        random=Random(seed),
+        noise=noise,
+        accept=accept,
+        right=right,
+        text=text,
+        cached=cached,
+        tasks=tasks,
+        requests=requests,
+    )
     rounds = maker.rounds({ARMS[0]: baseline, EAGLE3: eagle3}, units)
     prompts = tuple(
         PromptInfo(id=f"{KNOWN}-{n:03}", kind=KNOWN, text=f"What is {n} + {n}?", answer=str(2 * n))
@@ -91,25 +101,20 @@ def make_run(
     return replace(run, **changes)
 
 
+@dataclass(kw_only=True)
 class _Maker:
-    def __init__(
-        self,
-        load: Load,
-        random: Random,
-        noise: float,
-        accept: float | None,
-        right: Callable[[ArmName, int, int], bool],
-        text: Callable[[ArmName, int, int], str] | None,
-        cached: Callable[[ArmName, int], int],
-        tasks: int,
-        requests: int,
-    ) -> None:
-        self.load, self.random, self.noise, self.accept = load, random, noise, accept
-        self.right, self.text, self.cached = right, text, cached
-        self.tasks, self.requests = tasks, requests
-        self.clock = START
-        self.surveys: dict[ArmName, int] = dict.fromkeys(ARMS, 0)
-        self.loads: dict[ArmName, int] = dict.fromkeys(ARMS, 0)
+    load: Load
+    random: Random
+    noise: float
+    accept: float | None
+    right: Callable[[ArmName, int, int], bool]
+    text: Callable[[ArmName, int, int], str] | None
+    cached: Callable[[ArmName, int], int]
+    tasks: int
+    requests: int
+    clock: datetime = START
+    surveys: dict[ArmName, int] = field(default_factory=lambda: dict.fromkeys(ARMS, 0))
+    loads: dict[ArmName, int] = field(default_factory=lambda: dict.fromkeys(ARMS, 0))
 
     def rounds(self, speeds: Mapping[ArmName, Speed], units: int) -> tuple[RoundResult, ...]:
         found: list[RoundResult] = []
@@ -125,7 +130,11 @@ class _Maker:
                     for level in self.load.concurrency:
                         speed = speeds[arm]
                         value = speed if isinstance(speed, float | int) else speed[level]
-                        found.append(self.load_round(arm, level, unit, start, index, float(value)))
+                        found.append(
+                            self.load_round(
+                                arm, level=level, unit=unit, start=start, index=index, speed=float(value)
+                            )
+                        )
         if side_by_side and units:
             found += [self.survey(arm, units - 1, 0) for arm in ARMS]
         return tuple(found)
@@ -144,14 +153,16 @@ class _Maker:
                     e2e_s=1.0,
                     prompt_tokens=60,
                     output_tokens=40,
-                    verify_count=self.verify(arm, 40, 1.1),
+                    verify_count=self.verify(arm, 40, 1.1 if (self.accept or 0) > 1.2 else 1.0),
                     finish="stop",
                     text=f"Answer: {2 * task if right else 'about a hundred'}",
                     correct=right,
                 )
             )
         level = max(self.load.concurrency)
-        return self.made(arm, "survey", level, unit, start, 0, 60.0, requests)
+        return self.made(
+            arm, "survey", level=level, unit=unit, start=start, index=0, wall=60.0, requests=requests
+        )
 
     def verify(self, arm: ArmName, tokens: int, factor: float) -> int | None:
         return max(1, round(tokens / (self.accept * factor))) if self.accept and arm == EAGLE3 else None
@@ -173,7 +184,7 @@ class _Maker:
         )
 
     def load_round(
-        self, arm: ArmName, level: int, unit: int, start: int, index: int, speed: float
+        self, arm: ArmName, *, level: int, unit: int, start: int, index: int, speed: float
     ) -> RoundResult:
         time = self.loads[arm]
         self.loads[arm] += 1
@@ -204,12 +215,15 @@ class _Maker:
                 )
             )
         wall = tokens * self.requests / real
-        return self.made(arm, "load", level, unit, start, index, wall, requests)
+        return self.made(
+            arm, "load", level=level, unit=unit, start=start, index=index, wall=wall, requests=requests
+        )
 
     def made(
         self,
         arm: ArmName,
         stage: Any,
+        *,
         level: int,
         unit: int,
         start: int,

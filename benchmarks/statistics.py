@@ -20,7 +20,9 @@ from imagebuilder.accept.looks import Estimate, Look, estimate, planned_looks
 from imagebuilder.accept.requirement import at_least as above
 from imagebuilder.accept.statistics import Effect, arms_effect, mean_effect, widened
 
-RUNS = 10_000
+RUNS = 20_000
+GIVE = 0.15
+"""Of a coverage in %: one standard error of the simulation."""
 NOISE = 0.02
 FIXED = (2, 3, 4, 5, 6, 8, 12, 24)
 EXTENDED = (3, 4, 5, 6)
@@ -138,14 +140,14 @@ def cases() -> Iterator[tuple[str, list[Case]]]:
 
 
 def run(folder: Path) -> Iterator[Row]:
-    """Percentages, each the worst over the numbers of units."""
+    """Percentages, each the worst over the numbers of units (and over the truths, of what is covered)."""
     for title, group in cases():
         results = [simulate(case) for case in group]
         yield at_most(f"{title}: 1.00 accepted", 100 * max(r[1.0].passed for r in results), 5, "%")
         yield at_most(f"{title}: 0.95 accepted", 100 * max(r[0.95].passed for r in results), 1, "%")
         covered = [100 * o.covered for r in results for o in r.values()]
-        yield at_least(f"{title}: truth covered, least", min(covered), 94, "%")
-        yield at_most(f"{title}: truth covered, most", max(covered), 96, "%")
+        yield at_least(f"{title}: truth covered, least", min(covered), 94 - GIVE, "%")
+        yield at_most(f"{title}: truth covered, most", max(covered), 96 + GIVE, "%")
     for pairing, units in (("rounds", 6), ("starts", 3)):
         default = Case(pairing=pairing, units=units, extended=True, world=World())
         yield at_least(

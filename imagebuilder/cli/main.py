@@ -30,6 +30,7 @@ VERBS = {
     "bake": "a docker-bake.json for a BuildKit fleet",
     "verify": "build again from nothing, compare digests, explain any difference",
     "accept": "run it with --gpus all: smoke, baseline, EAGLE-3, verdict, report",
+    "results": "list acceptances, or lay some beside each other",
     "push": "bring a built image into a registry, with the evidence of what it is",
     "pull": "bring an image of a registry here, as a layout",
     "diff": "what changes between two stacks, locks or images",

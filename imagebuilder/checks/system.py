@@ -9,7 +9,7 @@ from typing import Any
 from imagebuilder.checks.tables import Tables
 from imagebuilder.facts.elf import NO_EXPORTS
 from imagebuilder.facts.environment import SystemFacts
-from imagebuilder.facts.loader import Assumed
+from imagebuilder.facts.filesystem import Assumed
 from imagebuilder.stack.model import DebianBase, ImageBase, Stack
 
 # Whose names data/system-names.bin has.

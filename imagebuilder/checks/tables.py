@@ -9,8 +9,8 @@ from typing import Any
 from imagebuilder.facts import tables as facts_tables
 from imagebuilder.facts.elf import NO_EXPORTS, Exports
 from imagebuilder.facts.environment import Runtime
+from imagebuilder.facts.filesystem import Assumed
 from imagebuilder.facts.layouts import Layout
-from imagebuilder.facts.loader import Assumed
 
 Rows = Sequence[Mapping[str, Any]]
 

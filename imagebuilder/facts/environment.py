@@ -10,7 +10,8 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 
 from imagebuilder.facts.elf import ElfFacts
-from imagebuilder.facts.loader import Assumed, FileSystem, Outcome, Process
+from imagebuilder.facts.filesystem import Assumed, FileSystem
+from imagebuilder.facts.loader import Outcome, Process
 from imagebuilder.facts.record import WheelFacts
 
 

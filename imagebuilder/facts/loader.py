@@ -10,74 +10,13 @@ dl-version.c, dl-object.c; ld.so(8).
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from imagebuilder.facts.elf import NO_EXPORTS, ElfFacts, Exports, Wanted, symbol_hash
+from imagebuilder.facts.elf import ElfFacts, Wanted
+from imagebuilder.facts.filesystem import Assumed, FileSystem, hashes
 
 LD_PREFIX = "ld-linux"  # the loader itself is always loaded, under its own name
-
-
-@dataclass(frozen=True, kw_only=True)
-class Assumed:
-    """A library that nobody here has, but that will be there: the driver's, or one of an unread base.
-
-    symbols: regular expression of the names it defines for references without a version; names: or some of
-    them, as hashes. A reference with a version says itself whose it is. newest: for version families such as
-    `GLIBC_`, the newest version it has. without: names that it does not define. provider: who brings it.
-    """
-
-    soname: str
-    provider: str
-    symbols: str = ".*"
-    newest: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    without: frozenset[str] = frozenset()
-    names: Exports = NO_EXPORTS
-
-    def defines(self, wanted: Wanted) -> bool:
-        """Would this library define what is wanted?"""
-        if wanted.name in self.without:
-            return False
-        if wanted.version and wanted.file == self.soname:
-            return self.has_version(wanted.version)
-        known = self.names.has_plain(symbol_hash(wanted.name.encode()))
-        return known or bool(re.match(self.symbols, wanted.name))
-
-    def has_version(self, version: str) -> bool:
-        """Is this symbol version old enough for it?"""
-        for family, newest in self.newest:
-            rest = version[len(family) :]
-            if version.startswith(family) and re.fullmatch(r"\d+(\.\d+)*", rest):
-                return tuple(map(int, rest.split("."))) <= newest
-        return True
-
-
-@dataclass(frozen=True, kw_only=True)
-class FileSystem:
-    """The files the loader sees. Paths are absolute; links lead from a path to another.
-
-    libraries: facts by path. cache: what ld.so.cache says, by name. assumed: by soname. default_dirs: the
-    loader's built-in folders. lib: what `$LIB` stands for.
-    """
-
-    libraries: Mapping[str, ElfFacts]
-    links: Mapping[str, str] = field(default_factory=dict)
-    assumed: Mapping[str, Assumed] = field(default_factory=dict)
-    cache: Mapping[str, str] = field(default_factory=dict)
-    ld_library_path: tuple[str, ...] = ()
-    default_dirs: tuple[str, ...] = ("/lib", "/usr/lib")
-    lib: str = "lib"
-
-    def resolve(self, path: str) -> str | None:
-        """The real file behind a path; None where there is no library."""
-        for _ in range(40):
-            if path in self.libraries:
-                return path
-            if path not in self.links:
-                return None
-            path = self.links[path]
-        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +73,7 @@ class Outcome:
             versions.extend(reason.versions if reason else ())
             symbols.extend(reason.symbols if reason else ())
         versions.extend(self.versions)
-        symbols.extend(s for s in self.symbols if not any(_Lookup(s.symbol).finds(o) for o in absent))
+        symbols.extend(s for s in self.symbols if not any(o.defines(s.symbol) for o in absent))
         return replace(
             self,
             libraries=tuple(dict.fromkeys(libraries)),
@@ -150,10 +89,28 @@ class _Object:
         self.path, self.facts, self.loader, self.assumed = path, facts, loader, assumed
         self.names = {path}
         self.needed: list[_Object] = []
+        self._found: dict[tuple[str, str], bool] = {}
 
     @property
     def soname(self) -> str:
         return self.facts.soname if self.facts else self.assumed.soname if self.assumed else ""
+
+    def defines(self, wanted: Wanted) -> bool:
+        """Would a reference bind to a definition in this file? Asked again and again, so it is remembered."""
+        key = wanted.name, wanted.version
+        found = self._found.get(key)
+        if found is None:
+            found = self._found[key] = self._defines(wanted)
+        return found
+
+    def _defines(self, wanted: Wanted) -> bool:
+        if self.facts is None:
+            return self.assumed is not None and self.assumed.defines(wanted)
+        exports = self.facts.exports
+        plain, exact, unversioned = hashes(wanted.name, wanted.version)
+        if not wanted.version or not exports.has_versions:
+            return exports.has_plain(plain)
+        return exports.has_versioned(exact) or exports.has_versioned(unversioned)
 
 
 class Process:
@@ -186,7 +143,7 @@ class Process:
         other._objects = list(self._objects)
         other._by_name, other._by_path = dict(self._by_name), dict(self._by_path)
         other._global = dict(self._global)
-        other._found_globally = dict(self._found_globally)
+        other._found_globally = self._found_globally  # replaced, never emptied, when the scope grows
         return other
 
     def load(self, path: str, *, everywhere: bool = False, preloaded: tuple[str, ...] = ()) -> Outcome:
@@ -197,7 +154,9 @@ class Process:
             return Outcome(path=path, libraries=(MissingLibrary(name=path, wanted_by=""),))
         closure = trial.closure(root)
         versions = tuple(v for o in trial.new for v in self._missing_versions(o, trial))
-        symbols = tuple(s for o in reversed(trial.new) for s in self._missing_symbols(o, closure))
+        symbols = tuple(
+            s for o in reversed(trial.new) for s in self._missing_symbols(o, closure, trial.by_name)
+        )
         absent = {m.name for m in trial.missing}
         symbols = tuple(s for s in symbols if s.symbol.file not in absent)
         outcome = Outcome(
@@ -272,40 +231,25 @@ class Process:
                 if not there:
                     yield MissingVersion(version=version, library=need.file, wanted_by=obj.path)
 
-    def _missing_symbols(self, obj: _Object, closure: list[_Object]) -> Iterator[MissingSymbol]:
+    def _missing_symbols(
+        self, obj: _Object, closure: list[_Object], by_name: Mapping[str, _Object]
+    ) -> Iterator[MissingSymbol]:
         if obj.facts is None:
             return
-        local = [o for o in closure if id(o) not in self._global]
+        local = {id(o): o for o in closure if id(o) not in self._global}
         for wanted in obj.facts.wanted:
             if wanted.weak or not wanted.referenced:
                 continue
+            named = by_name.get(wanted.file)  # most often it is where the reference says: look there first
+            if named and (id(named) in local or id(named) in self._global) and named.defines(wanted):
+                continue
             key = (wanted.name, wanted.version)
             found = self._found_globally.get(key)
-            lookup = _Lookup(wanted)
             if found is None:
-                found = any(lookup.finds(o) for o in self._global.values())
+                found = any(o.defines(wanted) for o in self._global.values())
                 self._found_globally[key] = found
-            if not found and not any(lookup.finds(o) for o in local):
+            if not found and not any(o.defines(wanted) for o in local.values()):
                 yield MissingSymbol(symbol=wanted, wanted_by=obj.path)
-
-
-class _Lookup:
-    """One wanted symbol, with its hashes computed once."""
-
-    def __init__(self, wanted: Wanted) -> None:
-        name = wanted.name.encode()
-        self._wanted = wanted
-        self._plain = symbol_hash(name)
-        self._exact = symbol_hash(name + b"@" + wanted.version.encode()) if wanted.version else 0
-        self._unversioned = symbol_hash(name + b"@") if wanted.version else 0
-
-    def finds(self, obj: _Object) -> bool:
-        if obj.facts is None:
-            return obj.assumed is not None and obj.assumed.defines(self._wanted)
-        exports: Exports = obj.facts.exports
-        if not self._wanted.version or not exports.has_versions:
-            return exports.has_plain(self._plain)
-        return exports.has_versioned(self._exact) or exports.has_versioned(self._unversioned)
 
 
 class _Trial:

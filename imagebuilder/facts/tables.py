@@ -13,8 +13,8 @@ from packaging.version import Version
 
 from imagebuilder.facts.elf import Exports
 from imagebuilder.facts.environment import Runtime
+from imagebuilder.facts.filesystem import Assumed
 from imagebuilder.facts.layouts import Layout, Markers
-from imagebuilder.facts.loader import Assumed
 
 
 def table(name: str) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from typing import Any, Literal
 from imagebuilder.facts.alternates import groups, importable
 from imagebuilder.facts.elf import Wanted, symbol_hash
 from imagebuilder.facts.environment import PYTHON, Environment, Runtime, SystemFacts
+from imagebuilder.facts.filesystem import Assumed
 from imagebuilder.facts.layouts import Layout
-from imagebuilder.facts.loader import Assumed
 from imagebuilder.facts.record import WheelFacts
 from imagebuilder.facts.verdict import Verdict, judge
 

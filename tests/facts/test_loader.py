@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from imagebuilder.facts.elf import ElfFacts, read_elf
-from imagebuilder.facts.loader import Assumed, FileSystem, Outcome, Process
+from imagebuilder.facts.filesystem import Assumed, FileSystem
+from imagebuilder.facts.loader import Outcome, Process
 
 LIBRARIES = 6
 SYSTEM = ("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib", "/usr/lib", "/lib64")

@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 
 from imagebuilder.facts.environment import Environment
-from imagebuilder.facts.loader import Assumed
+from imagebuilder.facts.filesystem import Assumed
 from imagebuilder.facts.tables import driver, layouts, runtimes
 from imagebuilder.facts.verdict import judge
 from tests.support.abi_facts import recorded

@@ -207,3 +207,41 @@ def test_damage_never_crashes_or_hangs() -> None:
             for seen in (None, watch):
                 with suppress(ArtefactUnusable):
                     read_gpu(io.BytesIO(bytes(broken)), "x", seen)
+
+
+TAGS = "manylinux_2_17_x86_64.manylinux2014_x86_64.manylinux_2_28_x86_64"
+
+
+@pytest.mark.network
+@pytest.mark.parametrize(
+    ("project", "filename", "member"),
+    [
+        ("torchvision", "torchvision-0.24.1-cp311-cp311-manylinux_2_28_x86_64.whl", "torchvision/_C.so"),
+        ("torchao", f"torchao-0.9.0-cp39-abi3-{TAGS}.whl", "torchao/_C.abi3.so"),
+    ],
+)
+def test_real_wheels_equal_cuobjdump(tmp_path: Path, project: str, filename: str, member: str) -> None:
+    tool = _cuobjdump()
+    if not tool:
+        pytest.skip("cuobjdump is not installed (PyPI: nvidia-cuda-cuobjdump)")
+    import os
+    from typing import IO, cast
+
+    from imagebuilder.cache import Cache
+    from imagebuilder.facts.wheel import Wheel
+    from imagebuilder.index.http import session
+    from imagebuilder.index.ranged import RangedFile
+    from imagebuilder.index.simple import Indexes
+    from imagebuilder.settings import load
+
+    settings = load({**os.environ, "IMAGEBUILDER_CACHE_DIR": str(tmp_path / "cache")})
+    with session(settings) as http:
+        indexes = Indexes((), settings, Cache(settings.cache_dir), http)
+        url = next(f.url for f in indexes.project(project) if f.filename == filename)
+        with Wheel.open(cast("IO[bytes]", RangedFile(url, http, name=filename)), filename) as wheel:
+            data = wheel.read(member, limit=1 << 28)
+    library = tmp_path / "library.so"
+    library.write_bytes(data)
+    code = _code(data)
+    assert code.total >= 1
+    assert sorted(set(_listed(tool, library))) == sorted(set(_without_family(code)))

@@ -11,7 +11,9 @@ from imagebuilder.cli.context import Context, verb
 from imagebuilder.errors import DifferencesFound, UsageProblem
 
 if TYPE_CHECKING:
-    from imagebuilder.diff.read import Reading
+    from imagebuilder.diff.read import Listed, Reading
+    from imagebuilder.oci.image import Image
+    from imagebuilder.values import ImageRef
 
 
 @verb(offline=True)
@@ -63,6 +65,22 @@ def command(
         raise DifferencesFound(f"{old} and {new} differ")
 
 
+def _attachments(context: Context, ref: ImageRef, image: Image) -> Listed:
+    """What SBOM and provenance say of an image in a registry, where they are about this very image."""
+    from imagebuilder.diff.read import Listed
+    from imagebuilder.diff.sides import listed_packages
+    from imagebuilder.oci.registry import Registry
+    from imagebuilder.publish.inspect import layers_of, read_evidence
+
+    registry = Registry(ref.registry, context.settings)
+    attached = read_evidence(registry, ref.repository, image, context.cache)
+    data = {item.kind: item.data for item in attached if item.verified}
+    return Listed(
+        packages=tuple(listed_packages(data["sbom"])) if "sbom" in data else None,
+        layers=layers_of(data["provenance"]) if "provenance" in data else (),
+    )
+
+
 def _reading(context: Context, files: bool | None, platform: str) -> Reading:
     from functools import partial
 
@@ -82,7 +100,7 @@ def _reading(context: Context, files: bool | None, platform: str) -> Reading:
         reporter=context.reporter,
         lock_of=partial(previous_lock, context),
         acceptance=partial(newest_acceptance, context.cwd),
-        sbom=lambda ref, image: None,
+        attachments=partial(_attachments, context),
         platform=wanted,
         files=files,
     )

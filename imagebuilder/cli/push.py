@@ -167,7 +167,22 @@ def _mount_from(subject: Subject, registry: Registry) -> tuple[str, ...]:
 
 
 def _evidence(context: Context, subject: Subject) -> tuple[Evidence, ...]:
-    return ()
+    from imagebuilder.cli.acceptance import acceptance_record
+    from imagebuilder.publish.collect import Origin, collect
+
+    prepared = subject.prepared
+    origin = None
+    if prepared is not None:
+        assert prepared.stack.path is not None
+        origin = Origin(stack=prepared.stack, stack_file=prepared.stack.path.read_bytes(), lock=prepared.lock)
+    return collect(
+        subject.built,
+        origin,
+        acceptance_record(context.cwd, subject.built.image.config_digest),
+        cache=context.cache,
+        reporter=context.reporter,
+        workers=context.settings.workers,
+    )
 
 
 def _summary(done: Published) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from imagebuilder.cache import Cache
 from imagebuilder.diff import sides
@@ -29,8 +30,17 @@ from imagebuilder.values import Digest, ImageRef, Platform
 LockOf = Callable[[Stack], Lock | None]
 Acceptance = Callable[[Digest | None, str], Accepted | None]
 """The newest acceptance of this config digest; for a stack, whose image is not known, of its name."""
-Sbom = Callable[[ImageRef, Image], tuple[Package, ...] | None]
-"""The packages that an image's SBOM in the registry lists; None where it has none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """What is attached to an image in a registry: its packages (None: no SBOM), and names of its layers."""
+
+    packages: tuple[Package, ...] | None
+    layers: tuple[Mapping[str, Any], ...] = ()
+
+
+Attachments = Callable[[ImageRef, Image], Listed]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +56,7 @@ class Reading:
     reporter: Reporter
     lock_of: LockOf
     acceptance: Acceptance
-    sbom: Sbom
+    attachments: Attachments
     platform: Platform
     files: bool | None = None
     known: dict[Digest, ImageContents] = field(default_factory=dict)
@@ -87,7 +97,7 @@ class Reading:
         return sides.of_image(
             built.image,
             label=label,
-            record=built.record,
+            built_layers=built.record.layers if built.record else (),
             contents=contents,
             acceptance=self.acceptance(built.image.config_digest, ""),
             notes=notes,
@@ -100,20 +110,19 @@ class Reading:
             raise UsageProblem(str(error)) from None
         found = resolve_base(ref, self.platform, settings=self.settings, cache=self.cache)
         contents: ImageContents | None = None
-        packages: tuple[Package, ...] | None = None
+        listed = self.attachments(ref, found.image)
         notes: list[str] = []
         if self.files:
             found = fetch_layers(found, settings=self.settings, cache=self.cache, reporter=self.reporter)
             contents = self._contents(found.image)
-        else:
-            packages = self.sbom(ref, found.image)
-            if packages is None:
-                notes.append("it has no SBOM, so its packages are not known without its layers (--files)")
+        elif listed.packages is None:
+            notes.append("it has no SBOM, so its packages are not known without its layers (--files)")
         return sides.of_image(
             found.image,
             label=argument,
             contents=contents,
-            packages=packages,
+            packages=listed.packages,
+            built_layers=listed.layers,
             acceptance=self.acceptance(found.image.config_digest, ""),
             notes=notes,
         )

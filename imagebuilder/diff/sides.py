@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
+from typing import Any
 
 from packaging.utils import canonicalize_name
 
@@ -15,8 +16,8 @@ from imagebuilder.lock.model import Lock, LockedBase
 from imagebuilder.oci.image import Image
 from imagebuilder.oci.model import ImageConfig
 from imagebuilder.plan import VENV, Plan, make_plan, merged_environment
-from imagebuilder.publish.built import BuildRecord
 from imagebuilder.publish.contents import ImageContents
+from imagebuilder.publish.sbom import packages_of
 from imagebuilder.stack.model import DebianBase, ImageBase, Stack
 from imagebuilder.values import Digest
 
@@ -78,13 +79,16 @@ def of_image(
     image: Image,
     *,
     label: str,
-    record: BuildRecord | None = None,
+    built_layers: Sequence[Mapping[str, Any]] = (),
     contents: ImageContents | None = None,
     packages: tuple[Package, ...] | None = None,
     acceptance: Accepted | None = None,
     notes: Iterable[str] = (),
 ) -> Side:
-    """An image. contents: of its layers, where they were read; packages: else from its SBOM, if any."""
+    """An image. contents: of its layers, where they were read; packages: else from its SBOM, if any.
+
+    built_layers: what the record or provenance says of those that were built (`digest`, `key`, `title`).
+    """
     if contents is not None:
         packages = tuple(_installed(contents))
     return Side(
@@ -97,7 +101,7 @@ def of_image(
             **_config_settings(image.config),
         },
         partial=frozenset({TARGET}),
-        layers=tuple(_image_layers(image, record)),
+        layers=tuple(_image_layers(image, built_layers)),
         files=contents.files if contents else None,
         acceptance=acceptance,
         notes=tuple(notes),
@@ -211,6 +215,16 @@ def _installed(contents: ImageContents) -> Iterator[Package]:
         yield Package(kind="deb", name=deb.name, version=deb.version, patched="")
 
 
+def listed_packages(sbom: bytes) -> Iterator[Package]:
+    """The packages of an SBOM of ours. ValueError: it is none."""
+    for kind, name, version, sha256 in packages_of(sbom):
+        digest = Digest.from_hex(sha256) if sha256 else None
+        if kind == "pypi":
+            yield installed_wheel(name, version, digest)
+        elif kind == "deb":
+            yield Package(kind="deb", name=name, version=version, sha256=digest, patched="")
+
+
 def installed_wheel(name: str, version: str, sha256: Digest | None = None) -> Package:
     """A wheel as it is found in an image, where a patched one says so in its version."""
     match = _PATCHED.match(version)
@@ -304,8 +318,8 @@ def _planned_layers(plan: Plan) -> tuple[LayerRow, ...]:
     )
 
 
-def _image_layers(image: Image, record: BuildRecord | None) -> Iterator[LayerRow]:
-    named: Mapping[str, Mapping[str, object]] = {str(x["digest"]): x for x in record.layers} if record else {}
+def _image_layers(image: Image, built: Sequence[Mapping[str, Any]]) -> Iterator[LayerRow]:
+    named = {str(x["digest"]): x for x in built}
     history = [entry for entry in image.config.history if not entry.empty]
     for number, layer in enumerate(image.layers):
         made = named.get(layer.descriptor.digest.text, {})
@@ -316,5 +330,5 @@ def _image_layers(image: Image, record: BuildRecord | None) -> Iterator[LayerRow
             size=layer.descriptor.size,
             digest=layer.descriptor.digest,
             key=Digest(key) if key else None,
-            base=bool(record) and not made,
+            base=bool(built) and not made,
         )

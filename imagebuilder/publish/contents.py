@@ -1,4 +1,4 @@
-"""What lies in an image: its files with owners, its packages, licences. Each layer is read once, then cached."""
+"""What lies in an image: files with owners, packages, licences. Each layer is read once, then cached."""
 
 from __future__ import annotations
 
@@ -29,7 +29,14 @@ class ImageContents:
 
 def read_image(image: Image, cache: Cache, reporter: Reporter, workers: int = 2) -> ImageContents:
     """The contents of an image whose layers have files. Raises ArtefactUnusable for a damaged layer."""
-    unread = [x for x in image.layers if cache.read_record(KIND, x.descriptor.digest.text) is None]
+    return merged(read_layers(image.layers, cache, reporter, workers))
+
+
+def read_layers(
+    layers: Sequence[LayerRef], cache: Cache, reporter: Reporter, workers: int
+) -> list[LayerContents]:
+    """Each layer's contents; those that were not read before are, several at a time."""
+    unread = [x for x in layers if cache.read_record(KIND, x.descriptor.digest.text) is None]
     if unread:
         total = sum(layer.descriptor.size for layer in unread)
         with (
@@ -38,7 +45,7 @@ def read_image(image: Image, cache: Cache, reporter: Reporter, workers: int = 2)
         ):
             for layer in pool.map(lambda x: _read_and_keep(x, cache), unread):
                 task.advance(layer.descriptor.size)
-    return merged([read_layer(layer, cache) for layer in image.layers])
+    return [read_layer(layer, cache) for layer in layers]
 
 
 def read_layer(layer: LayerRef, cache: Cache) -> LayerContents:

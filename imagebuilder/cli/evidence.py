@@ -1,0 +1,124 @@
+"""`imagebuilder evidence`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from imagebuilder.cli.context import Context, json_option, say, say_json, verb
+from imagebuilder.errors import ArtefactUnusable, NotAccepted, UsageProblem
+
+if TYPE_CHECKING:
+    from imagebuilder.oci.image import Image
+    from imagebuilder.publish.inspect import Attached
+
+KINDS = ("sbom", "provenance", "checks", "acceptance")
+
+
+@verb(offline=True)
+@click.argument("reference", metavar="REF")
+@click.option(
+    "--require", "required", type=click.Choice(KINDS), multiple=True, help="Fail without this kind."
+)
+@click.option(
+    "--output", metavar="DIR", type=click.Path(path_type=Path, file_okay=False), help="Save them there."
+)
+@click.option("--platform", default="linux/amd64", show_default=True, help="Which image of several.")
+@json_option
+def command(
+    context: Context,
+    *,
+    reference: str,
+    required: tuple[str, ...],
+    output: Path | None,
+    platform: str,
+    as_json: bool,
+) -> None:
+    """Show and verify what is attached to an image: SBOM, provenance, findings, acceptance.
+
+    Verified means: the bytes are those of their digests, the form is right, and it is about this very image.
+    Nothing is signed yet, so it does not say who attached it.
+    """
+    from imagebuilder.oci.base import resolve_base
+    from imagebuilder.oci.registry import Registry
+    from imagebuilder.publish.inspect import missing, read_evidence
+    from imagebuilder.values import ImageRef, Platform
+
+    try:
+        ref, wanted = ImageRef.parse(reference), Platform.parse(platform)
+    except ValueError as error:
+        raise UsageProblem(str(error)) from None
+    image = resolve_base(ref, wanted, settings=context.settings, cache=context.cache).image
+    attached = read_evidence(Registry(ref.registry, context.settings), ref.repository, image, context.cache)
+    if output:
+        _save(context.cwd / output, attached)
+    if as_json:
+        say_json("evidence", _as_json(ref.name, image, attached))
+    else:
+        _say(ref.name, image, attached)
+    bad = [item for item in attached if item.problems]
+    if bad:
+        raise ArtefactUnusable(
+            f"{len(bad)} of what is attached to {ref.name}@{image.digest} proves nothing",
+            seen="; ".join(f"{item.kind}: {', '.join(item.problems)}" for item in bad)[:500],
+            wanted="evidence about this very image",
+            hint=f"push it again: imagebuilder push STACK --to {ref.name}",
+        )
+    if absent := list(missing(attached, required)):
+        kind = NotAccepted if absent == ["acceptance"] else ArtefactUnusable
+        raise kind(
+            f"{ref.name}@{image.digest} has no {' and no '.join(absent)} attached",
+            hint=f"imagebuilder push STACK --to {ref.name}",
+        )
+
+
+def _say(name: str, image: Image, attached: tuple[Attached, ...]) -> None:
+    from imagebuilder.cli.report import human
+
+    say(f"{name}@{image.digest}")
+    for item in attached:
+        state = "verified" if item.verified else "; ".join(item.problems) or "not looked into"
+        say(f"  {item.kind:11} {human(item.size):>8}  {item.manifest.short}  {state}")
+        say(f"  {'':11} {'':>8}  {item.summary or item.artifact_type}")
+    if not attached:
+        say("  nothing is attached")
+
+
+def _as_json(name: str, image: Image, attached: tuple[Attached, ...]) -> dict[str, Any]:
+    return {
+        "image": name,
+        "manifest": image.digest.text,
+        "config": image.config_digest.text,
+        "evidence": [
+            {
+                "kind": item.kind,
+                "artifact-type": item.artifact_type,
+                "manifest": item.manifest.text,
+                "digest": item.digest.text if item.digest else None,
+                "size": item.size,
+                "verified": item.verified,
+                "signed": False,
+                "summary": item.summary,
+                "problems": list(item.problems),
+            }
+            for item in attached
+        ],
+    }
+
+
+def _save(folder: Path, attached: tuple[Attached, ...]) -> None:
+    """One file each; of several of a kind, with the first digits of their digests."""
+    from imagebuilder.oci.swap import new_file
+    from imagebuilder.publish.evidence import Evidence
+
+    kinds = [item.kind for item in attached]
+    for item in attached:
+        if item.digest is None:
+            continue
+        name = Evidence(kind=item.kind, data=b"").filename
+        if kinds.count(item.kind) > 1:
+            name = f"{item.digest.short}-{name}"
+        with new_file(folder / name) as out:
+            out.write(item.data)

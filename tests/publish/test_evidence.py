@@ -1,0 +1,299 @@
+"""SBOM, provenance, reports: valid under their schemas, the same each time, nothing secret, verified."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from imagebuilder.oci.descriptor import Descriptor
+from imagebuilder.oci.image import Image
+from imagebuilder.publish.evidence import KINDS, Evidence
+from imagebuilder.publish.inspect import CHECKERS, decode_document
+from imagebuilder.publish.sbom import Content, make_sbom, packages_of
+from imagebuilder.values import Digest
+from tests.support.acceptances import accept
+from tests.support.command import ROOT, Outcome
+from tests.support.engine import TestEngine
+from tests.support.fake_registry import FakeRegistry
+from tests.support.registry import TestRegistry, find_program
+from tests.support.small import Small
+
+Command = Callable[..., Outcome]
+PROVENANCE_SCHEMA = json.loads((ROOT / "tests" / "publish" / "in-toto.schema.json").read_text())
+PATCH = "--- a/one/text.py\n+++ b/one/text.py\n@@ -1,2 +1,2 @@\n-# text\n+# changed\n # text\n"
+CANARY = "c4nary-t0ken"
+
+
+def check_sbom(data: bytes) -> dict[str, Any]:
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
+    error = JsonStrictValidator(SchemaVersion.V1_6).validate_str(data.decode())
+    assert error is None, error
+    value: dict[str, Any] = json.loads(data)
+    return value
+
+
+@pytest.fixture
+def place(real_registry: TestRegistry, tmp_path: Path) -> str:
+    return f"{real_registry.host}/evidence/{Digest.of(str(tmp_path).encode()).short}"
+
+
+@pytest.fixture
+def pushed(imagebuilder: Command, small: Small, place: str) -> str:
+    """The stack `s` with a patched wheel, built and pushed as PLACE:s."""
+    licensed = {
+        "two-2.0.dist-info/METADATA": b"Metadata-Version: 2.4\nName: two\nVersion: 2.0\n"
+        b"License-Expression: MIT OR Apache-2.0\nRequires-Dist: one\n"
+    }
+    small.wheel("two", "2.0", files=licensed)
+    small.write("one", "two==2.0")
+    (small.folder / "stacks" / "p.patch").write_text(PATCH)
+    stack = small.folder / "stacks" / "s.toml"
+    stack.write_text(
+        stack.read_text().replace("requirements = ['one']", 'requirements = ["one"]\npatches = ["p.patch"]')
+    )
+    for words in (("build", "s", "--builder", "direct"), ("push", "s", "--to", f"{place}:s")):
+        done = imagebuilder(*words)
+        assert done.code == 0, done.err
+    return f"{place}:s"
+
+
+def evidence(imagebuilder: Command, reference: str, *more: str) -> dict[str, Any]:
+    done = imagebuilder("evidence", reference, "--json", *more)
+    assert done.code == 0, done.err
+    found: dict[str, Any] = json.loads(done.out)
+    return found
+
+
+def test_what_is_attached(imagebuilder: Command, pushed: str) -> None:
+    found = evidence(imagebuilder, pushed, "--output", "out", "--require", "sbom", "--require", "provenance")
+    assert [(e["kind"], e["verified"]) for e in found["evidence"]] == [("sbom", True), ("provenance", True)]
+    sbom = check_sbom(Path("out/sbom.cdx.json").read_bytes())
+    parts = {c["name"]: c for c in sbom["components"]}
+    assert parts["one"]["version"].startswith("1.0+patched.") and parts["two"]["version"] == "2.0"
+    assert parts["two"]["licenses"] == [{"expression": "MIT OR Apache-2.0"}]
+    assert all(len(c["hashes"]) == 1 for c in parts.values())
+    assert any(c["type"] == "container" and c["purl"].startswith("pkg:oci/") for c in parts.values())
+    edges = {d["ref"]: d.get("dependsOn", []) for d in sbom["dependencies"]}
+    assert edges[parts["two"]["bom-ref"]] == [parts["one"]["bom-ref"]]
+    assert sbom["metadata"]["component"]["hashes"][0]["content"] == found["manifest"].removeprefix("sha256:")
+    provenance = json.loads(Path("out/provenance.intoto.json").read_bytes())
+    jsonschema.Draft202012Validator.check_schema(PROVENANCE_SCHEMA)
+    jsonschema.validate(provenance, PROVENANCE_SCHEMA)
+    inputs = {
+        d["name"]: d["digest"]["sha256"]
+        for d in provenance["predicate"]["buildDefinition"]["resolvedDependencies"]
+    }
+    assert inputs["one: p.patch"] == Digest.of(PATCH.encode()).hex
+    assert inputs["pylock.s.toml"] == Digest.of(Path("stacks/pylock.s.toml").read_bytes()).hex
+    assert inputs["s.toml"] == Digest.of(Path("stacks/s.toml").read_bytes()).hex
+
+
+def test_evidence_is_the_same_each_time(imagebuilder: Command, pushed: str) -> None:
+    before = evidence(imagebuilder, pushed)
+    again = json.loads(imagebuilder("push", "s", "--to", pushed, "--json").out)
+    assert again["blobs"]["sent"] == 0
+    assert evidence(imagebuilder, pushed) == before
+
+
+def test_packages_of_an_image_in_a_registry_come_from_its_sbom(imagebuilder: Command, pushed: str) -> None:
+    done = imagebuilder("diff", pushed, "s", "--json")
+    found = json.loads(done.out)
+    assert found["identical"] and found["packages"] == [] and found["layers"] is not None, found
+
+
+def test_an_image_from_elsewhere_gets_an_sbom_of_what_is_in_it(
+    imagebuilder: Command, pushed: str, place: str
+) -> None:
+    assert imagebuilder("pull", pushed, "--output", "back").code == 0
+    done = imagebuilder("push", "back", "--to", f"{place}-copy:x", "--json")
+    assert [e["kind"] for e in json.loads(done.out)["evidence"]] == ["sbom"]
+    assert imagebuilder("evidence", f"{place}-copy:x", "--output", "out").code == 0
+    names = {name for _, name, _, _ in packages_of(Path("out/sbom.cdx.json").read_bytes())}
+    assert {"one", "two"} <= names
+    check_sbom(Path("out/sbom.cdx.json").read_bytes())
+
+
+def test_nothing_attached_and_what_is_required(imagebuilder: Command, pushed: str, place: str) -> None:
+    assert imagebuilder("push", "s", "--to", f"{place}-none:x", "--no-evidence").code == 0
+    nothing = imagebuilder("evidence", f"{place}-none:x")
+    assert nothing.code == 0 and "nothing is attached" in nothing.out
+    for kind, code in (("sbom", 13), ("acceptance", 8)):
+        done = imagebuilder("evidence", f"{place}-none:x", "--require", kind)
+        assert done.code == code and f"has no {kind} attached" in done.err and "next:" in done.err
+
+
+def test_nothing_secret_is_attached(
+    imagebuilder: Command, small: Small, fake: FakeRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Logins of the index, of the registry, and of the proxy; a token in a variable of the environment."""
+    address = small.index.url.replace("://", f"://user:{CANARY}@")
+    monkeypatch.setenv("IMAGEBUILDER_INDEX_DEFAULT_URL", address)
+    monkeypatch.setenv("HF_TOKEN", CANARY)
+    docker = tmp_path / "docker"
+    docker.mkdir()
+    (docker / "config.json").write_text(
+        json.dumps({"auths": {fake.host: {"username": "u", "password": CANARY}}})
+    )
+    monkeypatch.setenv("DOCKER_CONFIG", str(docker))
+    said = ""
+    for words in (
+        ("build", "s", "--builder", "direct", "--json"),
+        ("push", "s", "--to", f"{fake.host}/a:x", "--json"),
+        ("evidence", f"{fake.host}/a:x", "--json"),
+        ("diff", f"{fake.host}/a:x", "s", "--json"),
+    ):
+        done = imagebuilder(*words)
+        assert done.code == 0, done.err
+        said += done.out + done.err
+    stored = b"".join([*fake.blobs.values(), *(data for _, data in fake.manifests.values())])
+    assert CANARY not in said and CANARY.encode() not in stored
+    for path in (tmp_path / "work").rglob("*"):
+        assert not path.is_file() or CANARY.encode() not in path.read_bytes(), path
+
+
+# ---------------------------------------------------------------- what proves nothing
+
+
+def broken(kind: str, value: object) -> bytes:
+    return json.dumps(value).encode()
+
+
+SOUND_SBOM = {"bomFormat": "CycloneDX", "specVersion": "1.6", "components": [], "metadata": {"component": {}}}
+FORGED: dict[str, tuple[str, bytes, str]] = {
+    "another image's SBOM": ("sbom", broken("sbom", SOUND_SBOM), "about another image"),
+    "an SBOM that is none": ("sbom", b'{"bomFormat":"x"}', "malformed"),
+    "no JSON": ("sbom", b"\xff", "malformed"),
+    "deep": ("sbom", b"[" * 100_000, "malformed"),
+    "a list": ("provenance", b"[]", "malformed"),
+    "another statement": ("provenance", b'{"_type":"x","predicateType":"y","subject":[],"predicate":'
+                          b'{"buildDefinition":{"internalParameters":{"layers":[]},"resolvedDependencies":[],'
+                          b'"externalParameters":{"stack":"s"}},"runDetails":{"builder":{"id":"x"}}}}',
+                          "not an SLSA provenance"),
+    "another image's acceptance": ("acceptance", b'{"config_digest":"sha256:00","runtime":"docker",'
+                                   b'"outcome":"pass","started":"x","headline":"y"}', "about another image"),
+    "a rehearsal": ("acceptance", b'{"config_digest":null,"runtime":"process",'
+                    b'"outcome":"pass","started":"x","headline":"y"}', "rehearsal"),
+    "findings of another": ("checks", b'{"config":"x","findings":[]}', "about another image"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_what_proves_nothing_is_said(
+    name: str, imagebuilder: Command, small: Small, fake: FakeRegistry
+) -> None:
+    from imagebuilder.oci.registry import Registry
+    from imagebuilder.publish.evidence import attach
+    from imagebuilder.settings import Settings
+
+    kind, data, text = FORGED[name]
+    assert imagebuilder("build", "s", "--builder", "direct").code == 0
+    assert imagebuilder("push", "s", "--to", f"{fake.host}/a:x", "--no-evidence").code == 0
+    media_type, manifest = fake.manifests[("a", "x")]
+    registry = Registry(fake.host, Settings(cache_dir=Path("unused")), pause=lambda seconds: None)
+    attach(registry, "a", Descriptor.of(media_type, manifest), Evidence(kind=kind, data=data))
+    done = imagebuilder("evidence", f"{fake.host}/a:x")
+    assert done.code == 13 and text in done.err and "Traceback" not in done.err
+    assert "next:" in done.err
+
+
+def test_others_artefacts_are_listed_only(imagebuilder: Command, small: Small, fake: FakeRegistry) -> None:
+    from imagebuilder.oci.model import ImageIndex
+    from imagebuilder.oci.referrers import fallback_tag
+
+    assert imagebuilder("build", "s", "--builder", "direct").code == 0
+    assert imagebuilder("push", "s", "--to", f"{fake.host}/a:x", "--no-evidence").code == 0
+    _, manifest = fake.manifests[("a", "x")]
+    signature = json.dumps({
+        "schemaVersion": 2, "artifactType": "application/vnd.dev.sigstore.bundle.v0.3+json",
+        "config": Descriptor.of("application/vnd.oci.empty.v1+json", b"{}").as_json(), "layers": [],
+    }).encode()  # fmt: skip
+    kind = "application/vnd.oci.image.manifest.v1+json"
+    fake.put_manifest("a", signature, kind)
+    index = ImageIndex(manifests=(Descriptor.of(kind, signature),))
+    fake.put_manifest("a", index.to_bytes(), index.media_type, fallback_tag(Digest.of(manifest)))
+    found = evidence(imagebuilder, f"{fake.host}/a:x")
+    assert [(e["kind"], e["verified"]) for e in found["evidence"]] == [("other", False)]
+
+
+def test_every_kind_has_a_checker() -> None:
+    assert set(KINDS) == set(CHECKERS)
+
+
+def test_an_sbom_of_nothing_is_valid(image: Image) -> None:
+    data = make_sbom(Content(stack="s", image=image))
+    check_sbom(data)
+    assert data == make_sbom(Content(stack="s", image=image))
+    problems: list[str] = []
+    CHECKERS["sbom"](decode_document(data), image, problems)
+    assert not problems
+
+
+# ---------------------------------------------------------------- other clients
+
+
+def test_skopeo_reads_the_evidence(pushed: str, place: str) -> None:
+    skopeo = find_program("skopeo", "skopeo")
+    command = [skopeo, "inspect", "--raw", "--tls-verify=false"]
+    digest = Digest.of(
+        subprocess.run([*command, f"docker://{pushed}"], check=True, capture_output=True).stdout
+    )
+    tag = digest.text.replace(":", "-")
+    index = json.loads(
+        subprocess.run([*command, f"docker://{place}:{tag}"], check=True, capture_output=True).stdout
+    )
+    assert {m["artifactType"] for m in index["manifests"]} == {KINDS["sbom"], KINDS["provenance"]}
+    for entry in index["manifests"]:
+        raw = subprocess.run(
+            [*command, f"docker://{place}@{entry['digest']}"], check=True, capture_output=True
+        ).stdout
+        assert json.loads(raw)["subject"]["digest"] == digest.text
+
+
+@pytest.mark.docker
+def test_an_engine_pulls_what_has_evidence(pushed: str, engine: TestEngine) -> None:
+    engine.docker("pull", pushed)
+    try:
+        (seen,) = json.loads(engine.docker("image", "inspect", pushed))
+        assert seen["Config"]["Labels"]["dev.imagebuilder.stack"] == "s"
+    finally:
+        engine.docker("rmi", "-f", pushed, check=False)
+
+
+# ---------------------------------------------------------------- acceptance
+
+
+def test_an_acceptance_opens_a_channel_and_is_attached(
+    imagebuilder: Command, pushed: str, place: str, tmp_path: Path
+) -> None:
+    config = Digest(evidence(imagebuilder, pushed)["config"])
+    words = ("push", "s", "--to", place, "--channel", "stable")
+    refused = imagebuilder(*words)
+    assert refused.code == 8 and "no result below" in refused.err
+    accept(tmp_path / "work", config, outcome="pass", stamp="20261129T000000Z")
+    done = imagebuilder(*words, "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["tags"][-1] == "stable"
+    found = evidence(imagebuilder, f"{place}:stable", "--require", "acceptance")
+    (report,) = [e for e in found["evidence"] if e["kind"] == "acceptance"]
+    assert report["verified"] and report["summary"].startswith("pass on 2026-11-30")
+    accept(tmp_path / "work", config, outcome="fail")
+    later = imagebuilder(*words)
+    assert later.code == 8 and "fail on 2026-11-30" in later.err
+
+
+def test_acceptances_side_by_side(imagebuilder: Command, pushed: str, tmp_path: Path) -> None:
+    config = Digest(evidence(imagebuilder, pushed)["config"])
+    accept(tmp_path / "work", config, eagle3=54.1, outcome="fail")
+    found = json.loads(imagebuilder("diff", "demo", pushed, "--json").out)
+    assert found["acceptance"]["old"] is None
+    new = found["acceptance"]["new"]
+    assert new["verdict"] == "fail" and new["figures"]["EAGLE-3 tok/s at 1"] == "54.1"
+    assert "speedup at 1" in imagebuilder("diff", "demo", pushed).out

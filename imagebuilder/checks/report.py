@@ -35,6 +35,13 @@ def summary(findings: Iterable[Finding]) -> str:
     return ", ".join(parts) or "nothing found"
 
 
+def origins(findings: Sequence[Finding], codes: Iterable[Code]) -> str:
+    """How many of these rest on the artefacts alone, and how many on a table of the field as well."""
+    with_table = {code.code for code in codes if code.tables}
+    tables = sum(finding.code in with_table for finding in findings)
+    return f"{len(findings) - tables} from the artefacts alone, {tables} with a table of the field"
+
+
 def _code(severity: str, code: str, findings: list[Finding], verbose: bool) -> Iterator[str]:
     shown = findings if verbose or len(findings) <= _MANY + 1 else findings[:_MANY]
     for finding in shown:

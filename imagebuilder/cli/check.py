@@ -10,7 +10,11 @@ import click
 from imagebuilder.cli.context import Context, say, say_json, verb
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from imagebuilder.checks.model import Finding
+    from imagebuilder.cli.prepare import Prepared
+    from imagebuilder.lock.model import Lock
 
 
 @verb(offline=True)
@@ -36,15 +40,14 @@ def command(
     Reads every locked wheel once: from the cache, from the wheel folder, or by ranges from its index. Exit
     code 5 if an error is not waived.
     """
-    from imagebuilder.checks.registry import codes, failing
+    from imagebuilder.checks.registry import codes
 
     if code is not None:
         _explain(code)
         return
     if stack is None:
         raise click.UsageError("Missing argument 'STACK'.")
-    from imagebuilder.checks.report import as_sarif, as_text, summary
-    from imagebuilder.errors import ChecksFailed
+    from imagebuilder.checks.report import as_sarif, as_text
 
     findings, path = run_checks(context, stack, against)
     if form == "json":
@@ -55,6 +58,46 @@ def command(
         say(as_sarif(findings, codes(), stack_file=_relative(path, context.cwd), version=__version__))
     else:
         say(as_text(findings, verbose=everything))
+        if findings:
+            say(origins(findings, codes()))
+    refuse_errors(stack, findings)
+
+
+def run_checks(context: Context, stack: str, against: str | None = None) -> tuple[list[Finding], Path]:
+    """(findings, path of the stack file) of a stack with a fresh lock."""
+    from imagebuilder.cli.prepare import prepare, previous_lock, stack_of
+
+    prepared = prepare(context, stack, lock_if_missing=True)
+    previous = previous_lock(context, stack_of(context, against)) if against else None
+    assert prepared.stack.path is not None
+    return findings_of(context, prepared, previous=previous), prepared.stack.path
+
+
+def findings_of(
+    context: Context, prepared: Prepared, *, previous: Lock | None = None, download: bool = False
+) -> list[Finding]:
+    """What the checks find, waivers applied. download: see `checks.gather.check`."""
+    from imagebuilder.checks.gather import check
+
+    return check(
+        prepared.stack,
+        prepared.lock,
+        prepared.plan,
+        settings=context.settings,
+        cache=context.cache,
+        reporter=context.reporter,
+        previous=previous,
+        folder=prepared.folder,
+        download=download,
+    )
+
+
+def refuse_errors(stack: str, findings: Sequence[Finding]) -> None:
+    """ChecksFailed where an error is not waived."""
+    from imagebuilder.checks.registry import failing
+    from imagebuilder.checks.report import summary
+    from imagebuilder.errors import ChecksFailed
+
     bad = failing(findings)
     if bad:
         raise ChecksFailed(
@@ -62,25 +105,6 @@ def command(
             seen=f"{bad[0].code} {bad[0].place}: {bad[0].what}",
             hint=bad[0].fix or f"imagebuilder check --explain {bad[0].code}",
         )
-
-
-def run_checks(context: Context, stack: str, against: str | None = None) -> tuple[list[Finding], Path]:
-    """(findings, path of the stack file) of a stack with a fresh lock."""
-    from imagebuilder.checks.gather import check
-    from imagebuilder.cli.prepare import prepare, previous_lock, stack_of
-
-    prepared = prepare(context, stack, lock_if_missing=True)
-    findings = check(
-        prepared.stack,
-        prepared.lock,
-        prepared.plan,
-        settings=context.settings,
-        cache=context.cache,
-        reporter=context.reporter,
-        previous=previous_lock(context, stack_of(context, against)) if against else None,
-    )
-    assert prepared.stack.path is not None
-    return findings, prepared.stack.path
 
 
 def _explain(code: str) -> None:

@@ -47,7 +47,7 @@ def command(
         return
     if stack is None:
         raise click.UsageError("Missing argument 'STACK'.")
-    from imagebuilder.checks.report import as_sarif, as_text
+    from imagebuilder.checks.report import as_sarif, as_text, origins
 
     findings, path = run_checks(context, stack, against)
     if form == "json":

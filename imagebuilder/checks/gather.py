@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 from imagebuilder.cache import Cache
 from imagebuilder.checks import kept, registry
@@ -18,7 +19,7 @@ from imagebuilder.facts.record import WheelFacts
 from imagebuilder.facts.store import FactStore
 from imagebuilder.index.http import NotFound, Session, session
 from imagebuilder.index.simple import Indexes
-from imagebuilder.lock.fetch import fetch
+from imagebuilder.lock.fetch import adopt_wheels, fetch
 from imagebuilder.lock.model import Lock, Wheel
 from imagebuilder.lock.target import target_facts
 from imagebuilder.plan.model import Plan
@@ -38,17 +39,22 @@ def check(
     cache: Cache,
     reporter: Reporter,
     previous: Lock | None = None,
+    folder: Path | None = None,
     download: bool = False,
 ) -> list[Finding]:
     """The findings of a set, waivers applied; from the cache where the same set was checked before.
 
-    download: bring wheels whose facts are not known as whole files, since they are needed anyway.
+    folder: where the lock lies; wheels that were fetched beside it are read there. download: bring wheels
+    whose facts are not known as whole files, since they are needed anyway.
     """
     key = kept.key_of(stack, lock, previous)
     found = kept.read(cache, key)
     if found is None:
-        if download:
-            _bring(stack, lock, settings, cache, reporter)
+        unknown = _unknown(lock, cache)
+        if unknown.wheels and folder is not None:
+            adopt_wheels(unknown, cache, folder)
+        if unknown.wheels and download:
+            fetch(unknown, stack, settings, cache, reporter)
         subject = gather(
             stack, lock, plan, settings=settings, cache=cache, reporter=reporter, previous=previous
         )
@@ -128,11 +134,11 @@ def _wheels(
     return dict(sorted(facts.items())), unread, gone
 
 
-def _bring(stack: Stack, lock: Lock, settings: Settings, cache: Cache, reporter: Reporter) -> None:
+def _unknown(lock: Lock, cache: Cache) -> Lock:
+    """The lock with only the wheels of which neither facts nor the file are in the cache."""
     store = FactStore(cache)
-    unknown = tuple(w for w in lock.wheels if not cache.artefact(w.sha256) and not store.known(w.sha256))
-    if unknown:
-        fetch(replace(lock, wheels=unknown, debs=(), base=None), stack, settings, cache, reporter)
+    wheels = (w for w in lock.wheels if not cache.artefact(w.sha256) and not store.known(w.sha256))
+    return replace(lock, wheels=tuple(wheels), debs=(), base=None)
 
 
 def _system(

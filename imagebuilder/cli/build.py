@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from imagebuilder.builders.direct.build import Built
     from imagebuilder.builders.docker.build import Options
     from imagebuilder.builders.docker.engine import Engine
+    from imagebuilder.checks.model import Finding
+    from imagebuilder.cli.prepare import Prepared
     from imagebuilder.values import ImageRef
 
 
@@ -30,6 +32,7 @@ class Wish:
     tags: tuple[ImageRef, ...]
     push: bool
     locked: bool
+    check: bool
 
 
 @verb(offline=True)
@@ -39,6 +42,7 @@ class Wish:
     "--output", metavar="DIR|FILE.tar", type=click.Path(path_type=Path), help="Default: images/STACK."
 )
 @click.option("--locked", is_flag=True, help="Never lock here: fail where there is no lock.")
+@click.option("--no-check", is_flag=True, help="Build whatever `imagebuilder check` says.")
 @builder_option
 @docker_options
 @click.option("--no-cache", is_flag=True, help="Let the engine carry out every step again (docker only).")
@@ -49,6 +53,7 @@ class Wish:
 def command(context: Context, *, stacks: tuple[str, ...], every: bool, as_json: bool, **wishes: Any) -> None:
     """Make the image, and print the digest of its manifest.
 
+    Checks it first, and stops at errors that the stack does not waive (exit code 5).
     A stack without a lock is locked first. Layers whose content did not change are taken from the cache.
     The image lies in an OCI layout that `docker load` reads too (images/STACK), or in a tar file.
     """
@@ -87,7 +92,8 @@ def stack_arguments(context: Context, stacks: tuple[str, ...], every: bool) -> l
 
 def _wish(
     context: Context, *, builder: str, builder_name: str | None, vendored: bool, template: Path | None,
-    no_cache: bool, load: bool, tags: tuple[str, ...], push: bool, locked: bool, output: Path | None,
+    no_cache: bool, no_check: bool, load: bool, tags: tuple[str, ...], push: bool, locked: bool,
+    output: Path | None,
 ) -> Wish:  # fmt: skip
     from imagebuilder.builders.docker.build import Options
     from imagebuilder.cli.docker import connect
@@ -126,6 +132,7 @@ def _wish(
         tags=references,
         push=push,
         locked=locked,
+        check=not no_check,
     )
 
 
@@ -138,6 +145,7 @@ def _build_one(context: Context, argument: str, wish: Wish, *, alone: bool) -> d
     from imagebuilder.values import Digest
 
     prepared = prepare(context, argument, lock_if_missing=not wish.locked)
+    findings = _checked(context, argument, prepared, wish) if wish.check else []
     tools: dict[str, str] = {"name": "direct"}
     if wish.builder == "docker":
         assert wish.engine is not None, "the Docker builder has an engine"
@@ -151,7 +159,13 @@ def _build_one(context: Context, argument: str, wish: Wish, *, alone: bool) -> d
     given = wish.output or Path("images")
     target = context.cwd / (given if wish.output and alone else given / stack.name)
     write(built, target, names)
-    record = record_of(built, lock=lock_digest, names=names, builder=tools)
+    record = record_of(
+        built,
+        lock=lock_digest,
+        names=names,
+        builder=tools,
+        findings=[finding.as_json() for finding in findings],
+    )
     write_record(target, record)
     context.reporter.note(_summary(built, target))
     if wish.engine:
@@ -160,6 +174,17 @@ def _build_one(context: Context, argument: str, wish: Wish, *, alone: bool) -> d
     if wish.push:
         _push(context, wish, names)
     return {**record, "path": str(target), "unchanged": built.unchanged}
+
+
+def _checked(context: Context, argument: str, prepared: Prepared, wish: Wish) -> list[Finding]:
+    """The findings, for the build record; ChecksFailed where an error is not waived."""
+    from imagebuilder.checks.report import summary
+    from imagebuilder.cli.check import findings_of, refuse_errors
+
+    findings = findings_of(context, prepared, download=wish.builder == "direct")
+    refuse_errors(argument, findings)
+    context.reporter.note(f"checked {prepared.stack.name}: {summary(findings)}")
+    return findings
 
 
 def _push(context: Context, wish: Wish, names: tuple[ImageRef, ...]) -> None:

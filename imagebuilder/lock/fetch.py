@@ -45,7 +45,7 @@ def fetch(
     Raises ArtefactUnusable: a file is gone, replaced or out of reach; MachineLacks: the disk is full.
     """
     if folder is not None:
-        _adopt_wheels(lock, cache, folder)
+        adopt_wheels(lock, cache, folder)
     http = session(settings)
     if settings.offline:
         _refuse_missing(lock, cache)
@@ -170,7 +170,7 @@ def _refuse_missing(lock: Lock, cache: Cache) -> None:
 # ---------------------------------------------------------------- the folder beside the lock
 
 
-def _adopt_wheels(lock: Lock, cache: Cache, folder: Path) -> None:
+def adopt_wheels(lock: Lock, cache: Cache, folder: Path) -> None:
     """Take wheels from beside the lock into the cache: a carried folder is as good as a network."""
     for wheel in lock.wheels:
         path = folder / wheel.path

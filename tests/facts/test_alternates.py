@@ -17,6 +17,8 @@ from imagebuilder.facts.tables import alternate_words
         (["d/x_torch24-cpu.so", "d/x_torch29-cuda.so"], 1),
         (["m_hook_preload.so", "m_hook_torch.so"], 2),
         (["n_hook_cu12.so", "n_hook_cu13.so"], 1),
+        (["n_hook.so", "n_hook_cu12.so", "n_hook_cu13.so", "n_other.so"], 2),
+        (["o/libc10.so", "o/libc10_cuda.so"], 2),
         (["e/ops.so", "e/image.so"], 2),
         (["f/cudart.so", "f/cpuinfo.so"], 2),
         ([], 0),

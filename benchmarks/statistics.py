@@ -43,7 +43,7 @@ class World:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """pairing: `rounds` or `starts`, as in a stack file. declared: start-variation, where it is given."""
+    """pairing: `rounds` or `starts`, as in a stack file. declared: start-variation, for rounds."""
 
     pairing: str
     units: int

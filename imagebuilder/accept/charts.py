@@ -189,7 +189,7 @@ def distribution(title: str, x_label: str, rows: Sequence[tuple[str, str, Sequen
     return Chart(
         title=title,
         x_label=x_label,
-        y_label="share of answers",
+        y_label="",
         x_ticks=tuple(Tick(at=across(t), label=plain(t)) for t in ticks),
         y_ticks=tuple(Tick(at=up(s / 4), label=f"{25 * s} %") for s in range(5)),
         series=tuple(series),

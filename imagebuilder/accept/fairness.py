@@ -29,9 +29,9 @@ def whole(run: RunResult) -> Requirement:
 
 
 def smoke(run: RunResult) -> Requirement | None:
-    """The probe in the container found nothing wrong. None where there was no probe."""
+    """The probe in the container found nothing wrong. None where there was nothing to probe."""
     report = run.smoke
-    if report is None:
+    if report is None or not report.checks:
         return None
     row = Requirement(
         key="smoke",

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from imagebuilder.accept.divergence import Divergence
-from imagebuilder.accept.figures import AcceptLength, LevelFigures
+from imagebuilder.accept.figures import ASSUMED_START_VARIATION, AcceptLength, LevelFigures, speedup_effect
 from imagebuilder.accept.model import EAGLE3, RunResult
 from imagebuilder.accept.speed import NO_SPECULATION
 
@@ -38,8 +38,16 @@ def _scope(run: RunResult) -> Iterator[str]:
     starts = {r.start for level in load.concurrency for r in run.load_rounds(EAGLE3, level)}
     if len(starts) == 1 and load.start_variation is None:
         yield (
-            "Each server was started once, so the intervals hold for these two starts. How much two starts "
-            'of one server differ is not in them; pairing = "starts" measures it, start-variation states it.'
+            f"Each server was started once, so that starts of one differ by {ASSUMED_START_VARIATION:.0%} "
+            'is assumed and in the intervals. Measure it once with pairing = "starts", and declare it as '
+            "start-variation."
+        )
+    effects = [speedup_effect(run, level) for level in load.concurrency] if len(starts) > 1 else []
+    scatters = [effect.scatter for effect in effects if effect and effect.scatter is not None]
+    if scatters:
+        yield (
+            f"Starts of one server differed by {max(scatters):.1%} (standard deviation). "
+            f"start-variation = {max(scatters):.2g} lets these servers be compared side by side, by rounds."
         )
 
 

@@ -141,7 +141,7 @@ def _facts(run: RunResult) -> list[tuple[str, str]]:
         ("GPUs", ", ".join(f"{n} × {name}" for name, n in gpus.items())),
         ("driver", f"{host.driver} (CUDA {host.cuda})" if host.driver and host.cuda else host.driver),
         ("under load", busy(host.samples)),
-        ("machine", host.machine),
+        ("host", host.machine),
         ("GPU readings", host.note),
         ("began", run.started),
         ("ended", run.ended),

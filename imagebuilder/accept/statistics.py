@@ -39,12 +39,14 @@ class Effect:
     """A mean over units with its standard error and the degrees of freedom which that was estimated with.
 
     units: how many there were. error None: one unit says nothing about noise. df may be infinite.
+    scatter: standard deviation of one unit, where it was asked for.
     """
 
     mean: float
     error: float | None
     df: float
     units: int
+    scatter: float | None = None
 
     def interval(self, miss: float) -> Interval | None:
         """Misses the true mean with this probability, half of it on each side. None: cannot be said."""
@@ -87,7 +89,8 @@ def arms_effect(values: Sequence[float], second: Sequence[bool]) -> Effect:
     if df < 1:
         return Effect(mean=mean, error=None, df=0, units=units)
     residual = sum((b - mean * a) ** 2 for a, b in zip(x, y, strict=True))
-    return Effect(mean=mean, error=math.sqrt(residual / df / weight), df=df, units=units)
+    scatter = math.sqrt(residual / df)
+    return Effect(mean=mean, error=scatter / math.sqrt(weight), df=df, units=units, scatter=scatter)
 
 
 def _without_trend(values: Sequence[float]) -> list[float]:

@@ -172,7 +172,7 @@ def _base(ref: ImageRef | None, path: str | None, digest: Digest) -> Component:
 
 def _licences(text: str) -> Iterator[Any]:
     """One SPDX expression or id where the text is one; else the names that it is made of."""
-    from cyclonedx.factory.license import LicenseFactory
+    from cyclonedx.contrib.license.factories import LicenseFactory
     from cyclonedx.model.license import DisjunctiveLicense
 
     if not text:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import io
+import signal
 import sys
 from importlib import import_module
+from typing import NoReturn
 
 import click
 
@@ -33,7 +35,11 @@ VERBS = {
     "results": "list acceptances, or lay some beside each other",
     "push": "bring a built image into a registry, with the evidence of what it is",
     "pull": "bring an image of a registry here, as a layout",
+    "evidence": "what is attached to an image in a registry, verified",
     "diff": "what changes between two stacks, locks or images",
+    "deploy": "an accepted image → a running service, with Docker or in Kubernetes",
+    "list": "images, results and the cache, with sizes",
+    "clean": "free space, without what is in use",
     "doctor": "what this machine can and cannot do, and how to fix it",
 }
 
@@ -81,7 +87,12 @@ def main(argv: list[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # in a C locale too, an arrow or a name is no reason to fail
             stream.reconfigure(errors="backslashreplace")
+    signal.signal(signal.SIGTERM, _interrupt)  # what was begun ends as with Ctrl-C
     sys.exit(run(argv))
+
+
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 def run(argv: list[str] | None = None) -> int:

@@ -21,8 +21,8 @@ from imagebuilder.accept.requirement import at_least as above
 from imagebuilder.accept.statistics import Effect, arms_effect, mean_effect, widened
 
 RUNS = 20_000
-GIVE = 0.15
-"""Of a coverage in %: one standard error of the simulation."""
+GIVE = 0.3
+"""Of a coverage in %: two standard errors of the simulation."""
 NOISE = 0.02
 FIXED = (2, 3, 4, 5, 6, 8, 12, 24)
 EXTENDED = (3, 4, 5, 6)
@@ -147,7 +147,8 @@ def run(folder: Path) -> Iterator[Row]:
         yield at_most(f"{title}: 0.95 accepted", 100 * max(r[0.95].passed for r in results), 1, "%")
         covered = [100 * o.covered for r in results for o in r.values()]
         yield at_least(f"{title}: truth covered, least", min(covered), 94 - GIVE, "%")
-        yield at_most(f"{title}: truth covered, most", max(covered), 96 + GIVE, "%")
+        if not group[0].world.slow:  # outliers make intervals too wide, which does no harm
+            yield at_most(f"{title}: truth covered, most", max(covered), 96 + GIVE, "%")
     for pairing, units in (("rounds", 6), ("starts", 3)):
         default = Case(pairing=pairing, units=units, extended=True, world=World())
         yield at_least(

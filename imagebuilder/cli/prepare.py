@@ -15,8 +15,8 @@ from imagebuilder.stack.find import FOLDER
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from imagebuilder.lock.model import DebPackage, Wheel
     from imagebuilder.lock.kept import Upgrade
+    from imagebuilder.lock.model import DebPackage, Wheel
     from imagebuilder.plan import Plan
     from imagebuilder.values import Digest
 

@@ -150,6 +150,8 @@ def gpu_code_from(cache: Cache) -> Callable[[Package], Mapping[str, tuple[str, .
     store = FactStore(cache)
 
     def gpu_code(package: Package) -> Mapping[str, tuple[str, ...]] | None:
+        if package.filename and package.filename.endswith("-any.whl"):
+            return {}
         facts = store.known(package.sha256)
         if facts is None:
             return None

@@ -27,6 +27,8 @@ from imagebuilder.stack import find_stack, load_stack
 from imagebuilder.stack.model import Stack
 from imagebuilder.values import Digest, ImageRef, Platform
 
+_PLAIN = 20 << 20  # bytes
+
 LockOf = Callable[[Stack], Lock | None]
 Acceptance = Callable[[Digest | None, str], Accepted | None]
 """The newest acceptance of this config digest; for a stack, whose image is not known, of its name."""
@@ -150,11 +152,15 @@ def gpu_code_from(cache: Cache) -> Callable[[Package], Mapping[str, tuple[str, .
     store = FactStore(cache)
 
     def gpu_code(package: Package) -> Mapping[str, tuple[str, ...]] | None:
-        if package.filename and package.filename.endswith("-any.whl"):
-            return {}
         facts = store.known(package.sha256)
         if facts is None:
-            return None
+            return {} if _is_plain(package) else None
         return {path: tuple(sorted(map(str, code.entries))) for path, code in facts.gpu.items()}
 
     return gpu_code
+
+
+def _is_plain(package: Package) -> bool:
+    """Whether a wheel is for any platform and small: those that carry cubins (flashinfer-cubin) are not."""
+    small = package.size is not None and package.size < _PLAIN
+    return small and bool(package.filename and package.filename.endswith("-any.whl"))

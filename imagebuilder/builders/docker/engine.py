@@ -223,6 +223,8 @@ class Engine:
                 done[message.get("id", "")] = max(current, done.get(message.get("id", ""), 0))
                 if digest := (message.get("aux") or {}).get("Digest"):
                     pushed = Digest(digest)
+        if self.facts.has_containerd_store:
+            pushed = pushed or self.id_of(name)  # it pushes the manifest that it has, and does not say so
         if pushed is None:
             raise PushFailed(f"the engine did not say what it pushed as {name}")
         return pushed

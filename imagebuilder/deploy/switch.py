@@ -259,7 +259,7 @@ class Switch:
         limit = int(container.attrs["Config"]["Healthcheck"]["StartPeriod"]) // 10**9
         restarts = int(container.attrs.get("RestartCount") or 0)
         begun, told = self.clock(), 0
-        with self.reporter.task(f"waiting for {self.wanted.name}", total=limit, unit="s") as task:
+        with self.reporter.task(f"waiting for {self.wanted.name}", total=limit, unit="second") as task:
             while not self._healthy(container):
                 if why := _ended(container, restarts):
                     raise self._failure(container, why)

@@ -1,0 +1,178 @@
+"""The demo image in real engines, and containers that are gone after each test."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagebuilder.builders.docker.engine import Engine
+from imagebuilder.deploy.container import Container, container_of
+from imagebuilder.deploy.switch import Switch
+from imagebuilder.oci.layout import read_layout
+from imagebuilder.progress import Silent, Task
+from imagebuilder.settings import load
+from imagebuilder.stack.model import DeployDocker
+from imagebuilder.values import ImageRef
+from tests.deploy.stacks import stack_of
+from tests.support.command import Machine
+from tests.support.engine import SCRIPT, TestEngine, find_engine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demo:
+    """The demo image, built once. layout: where it lies. name: what engines call it."""
+
+    machine: Machine
+    layout: Path
+    name: ImageRef
+
+    def load(self, engine: Engine) -> None:
+        (stored,) = {s.image.digest: s for s in read_layout(self.layout)}.values()
+        engine.load(stored.image, (self.name,), Silent())
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    """With this user's cache, where its files are already."""
+    cache = {"IMAGEBUILDER_CACHE_DIR": str(load(os.environ).cache_dir)}
+    known = {k: v for k, v in os.environ.items() if k not in ("HOME", "TMPDIR")}
+    machine = Machine(root=tmp_path_factory.mktemp("deploy"), environment=known | cache)
+    record = machine.build("demo")
+    return Demo(machine=machine, layout=Path(record["path"]), name=ImageRef.parse(record["names"][-1]))
+
+
+def find_gpu_engine() -> TestEngine:
+    """An engine that takes GPU requests: with a stub, or with real GPUs."""
+    listed = subprocess.run([sys.executable, str(SCRIPT), "list"], capture_output=True, text=True, check=True)
+    for record in map(json.loads, listed.stdout.splitlines()):
+        if record["pid"] and record["gpu_stub"]:
+            leads = {"DOCKER_HOST": record["host"], "DOCKER_CONFIG": record["client"], "BIN": record["bin"]}
+            return TestEngine(name=record["name"], kind=record["kind"], host=record["host"], variables=leads)
+    how = "no engine takes GPU requests: scripts/engine start containerd --name gpu --gpu-stub"
+    if os.environ.get("IMAGEBUILDER_REQUIRE_DOCKER") == "1":
+        pytest.fail(how)
+    pytest.skip(how)
+
+
+@pytest.fixture(params=["containerd"])
+def test_engine(request: pytest.FixtureRequest) -> TestEngine:
+    """With containerd's store, unless a test names other kinds; `gpu`: one that takes GPU requests."""
+    return find_gpu_engine() if request.param == "gpu" else find_engine(request.param)
+
+
+@pytest.fixture
+def engine(test_engine: TestEngine, demo: Demo) -> Iterator[Engine]:
+    """Connected, and with the demo image in it."""
+    with Engine.connect(test_engine.environment) as engine:
+        demo.load(engine)
+        yield engine
+
+
+@dataclass
+class Heard(Silent):
+    """What a reporter was told."""
+
+    lines: list[str] = field(default_factory=list)
+
+    def task(self, label: str, *, total: int | None = None, unit: str = "B") -> Task:
+        self.lines.append(label)
+        return super().task(label, total=total, unit=unit)
+
+    def note(self, text: str) -> None:
+        self.lines.append(text)
+
+    def warn(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
+@dataclass
+class Service:
+    """One service on one engine: what to deploy, and what the engine then has of it."""
+
+    engine: Engine
+    image: str
+    name: str = field(default_factory=lambda: f"deploy-test-{secrets.token_hex(4)}")
+    port: int = field(default_factory=free_port)
+    heard: Heard = field(default_factory=Heard)
+
+    SERVER = ("python3", "-m", "http.server", "8000")
+
+    def container(self, **settings: Any) -> Container:
+        """Serves at once, unless told otherwise."""
+        fields: dict[str, Any] = {
+            "name": self.name,
+            "command": self.SERVER,
+            "port": 8000,
+            "publish": f"127.0.0.1:{self.port}",
+            "gpus": "none",
+            "shm": 64 << 20,
+            "ulimits": (),
+            "health_path": "/",
+            "startup_timeout": 60,
+            "stop_timeout": 1,
+        }
+        return container_of(stack_of(docker=DeployDocker(**fields | settings)), self.image)
+
+    def switch(
+        self, container: Container | None = None, *, values: dict[str, str] | None = None, **settings: Any
+    ) -> Switch:
+        """Ready to deploy this."""
+        return Switch(
+            engine=self.engine,
+            wanted=container or self.container(**settings),
+            secrets=values or {},
+            reporter=self.heard,
+        )
+
+    def seen(self) -> dict[str, Any]:
+        """Suffix of the name → what the engine says of that container."""
+        listed = self.engine.client.containers.list(all=True, filters={"name": f"^/{self.name}"})
+        return {(c.name or "").removeprefix(self.name): c.attrs for c in listed}
+
+    def states(self) -> dict[str, str]:
+        """Suffix of the name → status."""
+        return {suffix: attrs["State"]["Status"] for suffix, attrs in self.seen().items()}
+
+    def variable(self, suffix: str, name: str) -> str | None:
+        """A variable of one container."""
+        environment = dict(e.partition("=")[::2] for e in self.seen()[suffix]["Config"]["Env"])
+        return environment.get(name)
+
+    def close(self) -> None:
+        for container in self.engine.client.containers.list(all=True, filters={"name": f"^/{self.name}"}):
+            container.remove(force=True, v=True)
+
+
+@pytest.fixture
+def make_service(demo: Demo) -> Iterator[Callable[[Engine], Service]]:
+    made: list[Service] = []
+
+    def make(engine: Engine) -> Service:
+        made.append(Service(engine=engine, image=str(demo.name)))
+        return made[-1]
+
+    yield make
+    for service in made:
+        service.close()
+
+
+@pytest.fixture
+def service(engine: Engine, make_service: Callable[[Engine], Service]) -> Service:
+    """On that engine."""
+    return make_service(engine)

@@ -81,8 +81,7 @@ class _Lag:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Garbage is collected before, not while times are taken."""
-    gc.collect()
+    """Garbage is collected between rounds, not while times are taken."""
     was = gc.isenabled()
     gc.disable()
     try:

@@ -122,14 +122,19 @@ def _drafts(target: Config | None, draft: Config | None) -> Iterator[Finding]:
                 f"draft's config.json: {seen}",
                 key="acceptance.draft",
             )
-    names = other.get("architectures") or []
-    if names and not any("eagle3" in str(name).lower() for name in names):
+    names = other.get("architectures")
+    if isinstance(names, list) and names and not _is_eagle3(names, other):
         yield _finding(
             codes.ALGORITHM,
             "the draft model says that it is no EAGLE-3 draft",
             f"architectures: {', '.join(map(str, names))}",
             key="acceptance.draft",
         )
+
+
+def _is_eagle3(names: list[Any], config: Config) -> bool:
+    """By its class, or by the reduced vocabulary that only EAGLE-3 drafts have."""
+    return "draft_vocab_size" in config or any("eagle3" in str(name).lower() for name in names)
 
 
 def _text_part(config: Config) -> Config:

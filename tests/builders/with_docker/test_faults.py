@@ -1,4 +1,4 @@
-"""What the world does to a Docker build: each time a clear error, the right exit code, and nothing left behind."""
+"""What the world does to a Docker build: a clear error, the right exit code, and nothing left behind."""
 
 from __future__ import annotations
 

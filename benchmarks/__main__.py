@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from benchmarks import layers, peers, rebuild, statistics
+from benchmarks import compare, layers, peers, push, rebuild, statistics
 from benchmarks.measure import Row
 
 BENCHMARKS: dict[str, Callable[[Path], Iterable[Row]]] = {
@@ -15,6 +15,8 @@ BENCHMARKS: dict[str, Callable[[Path], Iterable[Row]]] = {
     "rebuild": rebuild.run,
     "install": peers.run_install,
     "registry": peers.run_registry,
+    "push": push.run,
+    "diff": compare.run,
     "statistics": statistics.run,
 }
 

@@ -20,12 +20,15 @@ from imagebuilder.cache import Cache
 from imagebuilder.facts.wheel import Wheel
 from imagebuilder.lock.fetch import fetch
 from imagebuilder.oci.layer import LayerWriter
+from imagebuilder.oci.layout import write_layout
 from imagebuilder.oci.push import push_image
 from imagebuilder.oci.registry import Registry
 from imagebuilder.plan import Plan, make_plan
 from imagebuilder.progress import Silent
+from imagebuilder.publish.built import read_built
+from imagebuilder.publish.push import publish
 from imagebuilder.stack import Stack
-from imagebuilder.values import Digest, Release
+from imagebuilder.values import Digest, ImageRef, Release
 
 
 def floor(wheel: str) -> Callable[[], None]:
@@ -120,6 +123,28 @@ def push(folder: str, host: str, *names: str) -> Callable[[], None]:
     return run
 
 
+def layout(folder: str, target: str, *names: str) -> Callable[[], None]:
+    """An image of these wheels in a layout, named imagebuilder:push."""
+    stack, plan = subject.plan_of(names)
+    make = _build(folder, 2, stack, plan, names)
+
+    def run() -> None:
+        write_layout(Path(target), make().image, [ImageRef.parse("imagebuilder:push")])
+
+    return run
+
+
+def push_layout(cache: str, layout: str, host: str) -> Callable[[], None]:
+    """What `imagebuilder push` does with a layout: blobs, manifest, proof, tag."""
+
+    def run() -> None:
+        here, kept = subject.settings(), Cache(Path(cache) / "push" / host.replace(":", "-"))
+        image = read_built(Path(layout), kept).image
+        publish(Registry(host, here), "bench", image, ["push"], cache=kept, reporter=Silent())
+
+    return run
+
+
 def _build(
     folder: str, workers: int, stack: Stack, plan: Plan, names: tuple[str, ...]
 ) -> Callable[[], Built]:
@@ -145,7 +170,9 @@ _WORK: dict[str, Callable[..., Callable[[], object]]] = {
     "layer": layer,
     "layers": layers,
     "patched": patched,
+    "layout": layout,
     "push": push,
+    "push_layout": push_layout,
 }
 
 

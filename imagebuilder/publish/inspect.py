@@ -149,7 +149,9 @@ def layers_of(provenance: bytes) -> tuple[Mapping[str, Any], ...]:
 def _checks(value: Mapping[str, Any], image: Image, problems: list[str]) -> str:
     if value["config"] != image.config_digest.text:
         problems.append("it is about another image")
-    counted = Counter(str(f.get("severity", "")) for f in value["findings"])
+    counted = Counter(
+        f"{f['severity']}s" + (" (waived)" if f.get("waived") else "") for f in value["findings"]
+    )
     return ", ".join(f"{n} {severity}" for severity, n in counted.items()) or "no findings"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -265,6 +266,37 @@ def test_an_engine_pulls_what_has_evidence(pushed: str, engine: TestEngine) -> N
         assert seen["Config"]["Labels"]["dev.imagebuilder.stack"] == "s"
     finally:
         engine.docker("rmi", "-f", pushed, check=False)
+
+
+def test_findings_of_the_build_are_attached(imagebuilder: Command, pushed: str, tmp_path: Path) -> None:
+    record = tmp_path / "work" / "images" / "s.build.json"
+    fields = json.loads(record.read_text())
+    note = {"code": "gpu.partial-code", "severity": "note", "what": "x", "evidence": [], "waived": None}
+    fields["findings"] = [note, {**note, "severity": "error", "waived": "on purpose"}]
+    record.write_text(json.dumps(fields))
+    assert imagebuilder("push", "s", "--to", pushed).code == 0
+    found = evidence(imagebuilder, pushed, "--require", "checks")
+    (checks,) = [e for e in found["evidence"] if e["kind"] == "checks"]
+    assert checks["verified"] and checks["summary"] == "1 notes, 1 errors (waived)"
+
+
+@pytest.mark.skipif(
+    shutil.which("oras") is None, reason="oras is not installed (Debian 13: apt-get install oras)"
+)
+def test_oras_finds_pulls_and_copies_the_evidence(
+    imagebuilder: Command, pushed: str, place: str, tmp_path: Path
+) -> None:
+    def oras(*words: str) -> str:
+        return subprocess.run(["oras", *words], check=True, capture_output=True, text=True).stdout
+
+    tree = oras("discover", "--plain-http", "--format", "json", pushed)
+    entries = {m["artifactType"]: m for m in json.loads(tree)["manifests"]}
+    assert set(entries) == {KINDS["sbom"], KINDS["provenance"]}
+    out = tmp_path / "pulled"
+    oras("pull", "--plain-http", "-o", str(out), entries[KINDS["sbom"]]["reference"])
+    check_sbom((out / "sbom.cdx.json").read_bytes())
+    oras("copy", "-r", "--from-plain-http", "--to-plain-http", pushed, f"{place}-oras:s")
+    assert evidence(imagebuilder, f"{place}-oras:s")["evidence"] == evidence(imagebuilder, pushed)["evidence"]
 
 
 # ---------------------------------------------------------------- acceptance

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from docker.models.containers import Container as Running
 
 LOG_LINES = 30
-_LOOK_SECONDS = 1.0
+_LOOK_SECONDS = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +60,7 @@ class Switch:
         current = self._find("")
         if current is not None and self._same(current):
             self.reporter.note(f"{self.wanted.name} runs already, made from the same")
+            self._let_restart(current)
             return self._outcome("unchanged", current)
         try:
             return self._outcome("started", self._switch(self._create("-next"), current))
@@ -99,6 +100,7 @@ class Switch:
             self._rename(candidate, "")
             candidate = self._start(candidate)
             self._wait(candidate)
+            self._let_restart(candidate)
         except BaseException as failure:
             self._put_back(current, failure, well=well)
             raise
@@ -141,6 +143,7 @@ class Switch:
         container = self._start(container)
         if wait:
             self._wait(container)
+        self._let_restart(container)
 
     def _recover(self) -> None:
         """Finish or undo a switch that was killed."""
@@ -151,6 +154,7 @@ class Switch:
         self.reporter.warn(f"an earlier deployment of {self.wanted.name} was broken off")
         current = self._find("")
         if current is not None and self._healthy(current):
+            self._let_restart(current)
             self._keep(replaced, well=True)
             return
         if current is not None and self._find("-previous") is None:  # perhaps the target of a rollback
@@ -170,17 +174,21 @@ class Switch:
             return self.engine.client.containers.get(made["Id"])
 
     def _start(self, container: Running) -> Running:
-        """Start it, with its own restart policy again.
+        """Start it. Until it is healthy the engine does not restart it: how it ends is then seen.
 
         An engine that may not raise limits gets a new container without them: what is returned.
         """
         try:
+            self._set_restart(container, "no")
             with self._errors(f"{self.wanted.name} cannot be started"):
-                policy: Any = {"Name": container.labels.get(RESTART, "no")}
-                container.update(restart_policy=policy)
                 container.start()
         except DeployFailed as error:
-            if "rlimit" not in error.seen or not container.attrs["HostConfig"].get("Ulimits"):
+            limited = container.attrs["HostConfig"].get("Ulimits")
+            if (
+                "rlimit" not in error.seen
+                or not limited
+                or container.labels[IDENTITY] != self.wanted.identity
+            ):
                 raise
             self.reporter.warn(
                 "this engine may not raise limits (ulimits): the container has the engine's own"
@@ -192,10 +200,20 @@ class Switch:
     def _stop(self, container: Running, timeout: int | None = None) -> None:
         """Stop it so that the engine never starts it by itself, not even after its own restart."""
         seconds = timeout or int(container.attrs["Config"].get("StopTimeout") or 10)
-        policy: Any = {"Name": "no"}
+        self._set_restart(container, "no")
         with self._errors(f"{container.name} cannot be stopped"):
-            container.update(restart_policy=policy)
             container.stop(timeout=seconds)
+
+    def _let_restart(self, container: Running) -> None:
+        """Give it the restart policy that it was made with."""
+        self._set_restart(container, container.labels.get(RESTART, "no"))
+
+    def _set_restart(self, container: Running, policy: str) -> None:
+        wanted: Any = {"Name": policy}
+        with self._errors(f"the restart policy of {container.name} cannot be set"):
+            container.reload()
+            if container.attrs["HostConfig"]["RestartPolicy"]["Name"] != policy:
+                container.update(restart_policy=wanted)
 
     def _rename(self, container: Running, suffix: str) -> None:
         name = f"{self.wanted.name}{suffix}"
@@ -257,11 +275,10 @@ class Switch:
     def _wait(self, container: Running) -> None:
         """Until it is healthy. DeployFailed with its last words where it ends or takes too long."""
         limit = int(container.attrs["Config"]["Healthcheck"]["StartPeriod"]) // 10**9
-        restarts = int(container.attrs.get("RestartCount") or 0)
         begun, told = self.clock(), 0
         with self.reporter.task(f"waiting for {self.wanted.name}", total=limit, unit="second") as task:
             while not self._healthy(container):
-                if why := _ended(container, restarts):
+                if why := _ended(container):
                     raise self._failure(container, why)
                 passed = int(self.clock() - begun)
                 if passed > limit:
@@ -302,11 +319,10 @@ class Switch:
             raise MachineLacks(what, seen=seen, hint=start_advice(self.engine.facts.host)) from error
 
 
-def _ended(container: Running, restarts: int) -> str | None:
-    """How it ended, if it did. restarts: what its engine had counted before."""
+def _ended(container: Running) -> str | None:
+    """How it ended, if it did."""
     state = container.attrs["State"]
-    restarted = container.attrs.get("RestartCount", 0) not in (0, restarts)
-    if restarted or state["Status"] in ("exited", "dead", "restarting"):
+    if state["Status"] in ("exited", "dead"):
         memory = " for want of memory" if state.get("OOMKilled") else ""
         return f"ended{memory} with status {state.get('ExitCode')} while it started"
     return None

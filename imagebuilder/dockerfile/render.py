@@ -10,11 +10,9 @@ from imagebuilder.dockerfile.model import BASE_TAR, FILES_TAR
 from imagebuilder.dockerfile.steps import wheel_steps
 from imagebuilder.errors import Problem, StackInvalid, UsageProblem
 from imagebuilder.plan import VENV, LayerKind, Plan, PlannedLayer
+from imagebuilder.plan.config import DEFAULT_COMMAND
 from imagebuilder.stack.model import Stack
 from imagebuilder.values import ImageRef
-
-DEFAULT_COMMAND = ("python3",)
-"""What an image on a Debian base runs when its stack names nothing; another base brings its own."""
 
 
 def render(

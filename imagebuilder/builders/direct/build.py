@@ -24,6 +24,7 @@ from imagebuilder.oci.inflate import Buffer
 from imagebuilder.oci.layer import LayerWriter
 from imagebuilder.oci.model import History, ImageConfig, timestamp
 from imagebuilder.plan import VENV, LayerKind, Plan, PlannedLayer, merged_environment
+from imagebuilder.plan.config import DEFAULT_COMMAND
 from imagebuilder.progress import Reporter, Task
 from imagebuilder.values import Digest
 
@@ -162,7 +163,11 @@ def _cached(layer: PlannedLayer, cache: Cache) -> BuiltLayer | None:
 def _image(plan: Plan, base: Image | None, built: Sequence[BuiltLayer]) -> Image:
     """Base image, layers and the stack's settings, as one image. A function of its arguments alone."""
     created = timestamp(plan.created)
-    below = base.config if base else ImageConfig(platform=ImagePlatform.of(plan.platform))
+    below = (
+        base.config
+        if base
+        else ImageConfig(platform=ImagePlatform.of(plan.platform), command=DEFAULT_COMMAND)
+    )
     run = plan.run
     history = [
         *(below.history or [History(comment="base") for _ in (base.layers if base else ())]),
@@ -173,7 +178,7 @@ def _image(plan: Plan, base: Image | None, built: Sequence[BuiltLayer]) -> Image
         created=created,
         env=merged_environment(below.env, run.environment, VENV),
         entrypoint=run.entrypoint or below.entrypoint,
-        command=run.command or (() if run.entrypoint else below.command or ("python3",)),
+        command=run.command or (() if run.entrypoint else below.command),
         user=run.user or below.user,
         workdir=run.workdir or below.workdir,
         labels=tuple(sorted({**dict(below.labels), **dict(run.labels)}.items())),

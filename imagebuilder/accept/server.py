@@ -118,24 +118,24 @@ async def wait_healthy(server: Server, launch: Launch, timeout: float, reporter:
     clock = asyncio.get_running_loop().time
     began = told = clock()
     last = ""
-    async with Client(server.url, model="", timeout=_HEALTH_TIMEOUT) as client:
-        while True:
-            if how := server.ended():
-                raise lost(server, launch, f"ended while starting ({how})")
+    while True:
+        if how := server.ended():
+            raise lost(server, launch, f"ended while starting ({how})")
+        async with Client(server.url, model="", timeout=_HEALTH_TIMEOUT) as client:
             if await client.healthy():
                 return clock() - began
-            now = clock()
-            if now - began > timeout:
-                raise lost(
-                    server,
-                    launch,
-                    f"was not healthy after {timeout:g} s",
-                    "raise [acceptance] startup-timeout if its log shows that it is still loading",
-                )
-            if now - told > _TELL_EVERY:
-                told = now
-                line = next(iter(redact(server.log(1), launch.secrets)), "").strip()
-                if line and line != last:
-                    last = line
-                    reporter.note(f"{launch.arm} after {now - began:.0f} s: {line[:160]}")
-            await asyncio.sleep(_POLL)
+        now = clock()
+        if now - began > timeout:
+            raise lost(
+                server,
+                launch,
+                f"was not healthy after {timeout:g} s",
+                "raise [acceptance] startup-timeout if its log shows that it is still loading",
+            )
+        if now - told > _TELL_EVERY:
+            told = now
+            line = next(iter(redact(server.log(1), launch.secrets)), "").strip()
+            if line and line != last:
+                last = line
+                reporter.note(f"{launch.arm} after {now - began:.0f} s: {line[:160]}")
+        await asyncio.sleep(_POLL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -122,9 +123,8 @@ def _fits(version: str, locked: str) -> bool:
         one, other = Version(version), Version(locked)
     except ValueError:
         return version == locked
-    local = (one.local or "").split(".patched")[0].removeprefix("patched")
-    plain = not other.local and (one.local or "").startswith("patched")
-    return one.public == other.public and (one.local == other.local or plain or local == (other.local or ""))
+    local = re.sub(r"(?:^|\.)patched\..*", "", one.local or "")
+    return Version(one.public + (f"+{local}" if local else "")) == other
 
 
 def _torch(lock: Lock, told: Mapping[str, Any]) -> Iterator[SmokeCheck]:

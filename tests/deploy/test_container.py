@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -113,6 +114,33 @@ def test_compose(stack: Stack) -> None:
     assert [v["target"] for v in service.get("volumes", [])] == [m.target for m in container.mounts]
     named = {m.source for m in container.mounts if not m.source.startswith("/")}
     assert set(document.get("volumes", {})) == named
+
+
+COMPOSE_PLUGIN = "/usr/libexec/docker/cli-plugins/docker-compose"
+"""Where Debian's package docker-compose has it from version 2 on; version 1 knows another format."""
+
+
+@pytest.mark.skipif(
+    not Path(COMPOSE_PLUGIN).exists(), reason="no docker compose 2: apt-get install docker-compose"
+)
+@settings(max_examples=25)
+@given(docker_stacks())
+def test_what_compose_itself_reads(stack: Stack) -> None:
+    container = container_of(stack, IMAGE)
+    done = subprocess.run(
+        [COMPOSE_PLUGIN, "--file", "-", "config", "--format", "json"],
+        input=yaml_document(compose_file(container)).encode(),
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    service = interpolated(json.loads(done.stdout)["services"]["sample"])
+    assert tuple(service.get("command") or ()) == container.words
+    given_values = {k: v for k, v in (service.get("environment") or {}).items() if v is not None}
+    assert given_values == dict(container.env)
+    volumes = [(v["source"], v["target"]) for v in service.get("volumes") or ()]
+    assert volumes == [(m.source, m.target) for m in container.mounts]
+    assert service["healthcheck"]["test"] == ["CMD-SHELL", container.health_command]
 
 
 def interpolated(value: Any) -> Any:

@@ -295,6 +295,8 @@ class _Collector:
             if entry.kind not in (_PTX, _SASS):
                 continue
             flags = entry.flags
+            if not 10 <= entry.number <= 999:
+                raise self._bad(f"code for compute capability {entry.number / 10}", "one such as 12.0")
             suffix = "a" if flags & _ACCELERATED else "f" if flags & _FAMILY else ""
             archs.add(GpuArch("compute" if entry.kind == _PTX else "sm", entry.number, suffix))
             self._compressed["zstd" if flags & _ZSTD else "lz4" if flags & _LZ4 else ""] += 1

@@ -149,6 +149,7 @@ def encode_elf(elf: ElfFacts) -> bytes:
     """One library: a line of JSON with what has names, then the hashes of what it exports, then the names."""
     references = sorted({(w.version, w.file) for w in elf.wanted})
     number = {reference: i for i, reference in enumerate(references)}
+    names = [w.name for w in elf.wanted]
     head = {
         "machine": elf.machine,
         "soname": elf.soname,
@@ -158,7 +159,7 @@ def encode_elf(elf: ElfFacts) -> bytes:
         "version_needs": [(n.file, n.versions) for n in elf.version_needs],
         "version_defs": elf.version_defs,
         "references": references,
-        "wanted": "\n".join(w.name for w in elf.wanted),
+        "wanted": names if any("\n" in name for name in names) else "\n".join(names),
         "of": [number[w.version, w.file] for w in elf.wanted],
         "flags": "".join(str(w.weak + 2 * w.referenced) for w in elf.wanted),
         "has_versions": elf.exports.has_versions,
@@ -180,7 +181,8 @@ def decode_elf(data: bytes) -> ElfFacts:
     plain_count, versioned_count = head["counts"]
     middle, end = at + 8 * plain_count, at + 8 * (plain_count + versioned_count)
     references = [tuple(reference) for reference in head["references"]]
-    names = head["wanted"].split("\n") if head["of"] else []
+    said = head["wanted"]  # a list where a hostile name has a line break in it
+    names = said if isinstance(said, list) else said.split("\n") if head["of"] else []
     return ElfFacts(
         machine=head["machine"],
         soname=head["soname"],

@@ -1,4 +1,4 @@
-"""The shipped stacks, on what was recorded of all their wheels: only notes are open, every waiver is needed."""
+"""The shipped stacks, on recorded facts of all their wheels: only notes are open, every waiver is needed."""
 
 from __future__ import annotations
 

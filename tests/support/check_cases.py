@@ -14,7 +14,7 @@ quiet = ["code [package [path]]"]    globs of what must not be found
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cache
@@ -29,6 +29,7 @@ from imagebuilder.checks.subject import Subject
 from imagebuilder.checks.system import assumed_system
 from imagebuilder.checks.tables import Tables, load_tables
 from imagebuilder.facts.environment import SystemFacts
+from imagebuilder.facts.record import WheelFacts
 from imagebuilder.lock.model import Lock, Wheel
 from imagebuilder.lock.pylock import read_lock
 from imagebuilder.lock.target import target_facts
@@ -49,6 +50,7 @@ def tables() -> Tables:
     return load_tables()
 
 
+@cache
 def shipped(name: str) -> tuple[Stack, Lock]:
     """A shipped stack and its lock."""
     stack = load_stack(ROOT / "stacks" / f"{name}.toml")
@@ -91,6 +93,16 @@ def subject_of(case: dict[str, Any], folder: Path) -> Subject:
     if "previous" in case:
         subject = replace(subject, previous=shipped(case["previous"])[1])
     return subject
+
+
+def made_subject(
+    facts: Mapping[str, WheelFacts], folder: Path, *, versions: Mapping[str, str] | None = None, **case: Any
+) -> Subject:
+    """A case with made-up wheels beside what it keeps; their version is 1.0 unless told otherwise."""
+    said = versions or {}
+    locked = [{"name": name, "version": said.get(name, "1.0")} for name in facts]
+    subject = subject_of({"like": "cu128-debian", "keep": [], **case, "locked": locked}, folder)
+    return replace(subject, facts={**subject.facts, **facts})
 
 
 def problems(case: dict[str, Any], found: Iterable[Finding]) -> Iterator[str]:
@@ -172,6 +184,3 @@ def _plain_wheel(fields: dict[str, Any]) -> Wheel:
 def read_case(path: Path) -> dict[str, Any]:
     """One case."""
     return tomli.loads(path.read_text())
-
-
-__all__ = ["CASES", "STACKS", "problems", "read_case", "shipped", "shipped_subject", "subject_of", "tables"]

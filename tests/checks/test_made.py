@@ -1,0 +1,227 @@
+"""What no shipped set shows: made-up wheels, one for each kind of finding, and hostile or empty ones."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from imagebuilder.checks.model import Finding
+from imagebuilder.checks.registry import find
+from imagebuilder.checks.subject import Subject
+from imagebuilder.facts.elf import ElfFacts, VersionNeed, Wanted
+from imagebuilder.facts.gpu import GpuCode, GpuGroup
+from imagebuilder.facts.record import FileFact, Literal, Preload, WheelFacts, decode, encode
+from imagebuilder.facts.tools import Tool
+from imagebuilder.values import GpuArch
+from tests.support.abi_facts import recorded as truth
+from tests.support.check_cases import made_subject
+
+
+def wheel(name: str = "made", requires: tuple[str, ...] = (), **fields: Any) -> WheelFacts:
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
+    metadata += "".join(f"Requires-Dist: {line}\n" for line in requires)
+    elf = fields.get("elf", {})
+    files = {path: FileFact(crc=0, size=1) for path in {*elf, *fields.get("gpu", {})}}
+    return WheelFacts(**{"metadata": metadata, "tags": (), "files": files, "elf": {}, "gpu": {}, **fields})
+
+
+def library(**fields: Any) -> ElfFacts:
+    return ElfFacts(machine="x86_64", **fields)
+
+
+def codes(subject: Subject) -> dict[str, Finding]:
+    return {finding.code: finding for finding in find(subject)}
+
+
+def test_a_version_that_the_system_lacks(tmp_path: Path) -> None:
+    elf = library(
+        needed=("libstdc++.so.6",),
+        version_needs=(VersionNeed(file="libstdc++.so.6", versions=("GLIBCXX_3.4.99",)),),
+    )
+    found = codes(made_subject({"made": wheel(elf={"made/_x.abi3.so": elf})}, tmp_path))
+    assert found["abi.missing-version"].severity == "error"
+    assert "GLIBCXX_3.4.99 of libstdc++.so.6" in found["abi.missing-version"].what
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+def test_a_layout_that_changed(tmp_path: Path, pinned: bool) -> None:
+    data = truth()
+    row = next(r for r in data.rows if r[4] == "crash-in-constructor")
+    facts = data.set_of(row[0])
+    extension = data.wheel(row[1])
+    if not pinned:  # without METADATA that pins torch and without names of one generation, nobody knows
+        markers = {w.name for e in extension.elf.values() for w in e.wanted if "c10" in w.name}
+        users = {n for n in markers if "11CppFunction" in n}
+        elf = {
+            p: replace(e, wanted=tuple(w for w in e.wanted if w.name not in markers or w.name in users))
+            for p, e in extension.elf.items()
+        }
+        extension = replace(extension, metadata="Metadata-Version: 2.1\nName: x\nVersion: 1\n", elf=elf)
+    subject = made_subject(
+        {**facts, "extension": extension}, tmp_path, versions={"torch": row[0].split("-")[1]}
+    )
+    found = codes(replace(subject, system=data.system()))
+    assert (
+        "abi.layout-changed" in found if pinned else {"abi.layout-changed", "abi.layout-unknown"} & set(found)
+    )
+    about = found.get("abi.layout-changed") or found["abi.layout-unknown"]
+    assert about.package == "extension" and "c10::KernelFunction" in about.what
+
+
+def test_symbols_that_are_there_but_out_of_scope(tmp_path: Path) -> None:
+    data = truth()
+    facts = data.set_of(next(name for name in sorted(data.closures) if name.startswith("torch-2.9.1")))
+    there = facts["torch"].elf["torch/lib/libc10.so"].names()[0].decode()
+    facts["made"] = wheel(elf={"made/_x.abi3.so": library(wanted=(Wanted(name=there),))})
+    subject = made_subject(facts, tmp_path, versions={"torch": "2.9.1"})
+    found = [f for f in find(replace(subject, system=data.system())) if f.package == "made"]
+    assert [(f.code, f.severity) for f in found] == [("abi.not-in-scope", "note")]
+
+
+def test_code_in_some_fat_binaries_only(tmp_path: Path) -> None:
+    groups = tuple(GpuGroup(entries=(GpuArch.parse(a),), count=n) for a, n in (("sm_90", 2), ("sm_120a", 5)))
+    made = wheel(elf={"made/_x.abi3.so": library()}, gpu={"made/_x.abi3.so": GpuCode(groups=groups)})
+    finding = codes(made_subject({"made": made}, tmp_path))["gpu.partial-code"]
+    assert finding.severity == "note" and finding.what.startswith("2 of 7 fat binaries")
+    assert finding.evidence == ("2 × sm_90",)
+
+
+def test_sizes_and_numbers_of_layers(tmp_path: Path) -> None:
+    subject = made_subject({"made": wheel()}, tmp_path)
+    layers = subject.plan.layers
+    large = replace(layers[-1], size=11_000_000_000)
+    found = codes(replace(subject, plan=replace(subject.plan, layers=(*layers, large))))
+    assert (
+        found["image.layer-too-large"].severity == "error" and "GHCR" in found["image.layer-too-large"].what
+    )
+    many = replace(subject, plan=replace(subject.plan, layers=layers * (128 // len(layers) + 1)))
+    assert codes(many)["image.too-many-layers"].severity == "error"
+    assert not {c for c in codes(subject) if c.startswith("image.")}
+
+
+def test_two_commands_of_one_name(tmp_path: Path) -> None:
+    facts = {"one": wheel("one", scripts=("serve",)), "two": wheel("two", scripts=("serve", "other"))}
+    finding = codes(made_subject(facts, tmp_path))["path.same-script"]
+    assert finding.severity == "warning" and "serve" in finding.what
+
+
+def test_a_requirement_that_is_not_locked(tmp_path: Path) -> None:
+    facts = {"made": wheel(requires=("absent>=2", 'ghost; sys_platform == "win32"', "not a requirement!"))}
+    finding = codes(made_subject(facts, tmp_path))["require.absent"]
+    assert finding.severity == "error" and "absent" in finding.what
+
+
+def test_an_override_of_nothing(tmp_path: Path) -> None:
+    finding = codes(made_subject({"made": wheel()}, tmp_path))["require.override-unused"]
+    assert finding.severity == "warning" and "nothing requires nvidia-cudnn-cu12" in finding.what
+
+
+def test_a_damaged_library(tmp_path: Path) -> None:
+    made = wheel(problems=(("made/_x.abi3.so", "made/_x.abi3.so is a malformed ELF file: …"),))
+    finding = codes(made_subject({"made": made}, tmp_path))["stack.damaged-library"]
+    assert (finding.severity, finding.path) == ("error", "made/_x.abi3.so")
+
+
+def test_an_expired_issue_accuses_nobody(tmp_path: Path) -> None:
+    subject = made_subject({"nvidia-cudnn-cu12": wheel(), "torch": wheel(), "sglang": wheel()}, tmp_path,
+                           versions={"nvidia-cudnn-cu12": "9.10.2.21", "torch": "2.9.1"})  # fmt: skip
+    assert codes(subject)["stack.known-issue"].severity == "warning"
+    rows = [{**row, "expires": date(2020, 1, 1)} for row in subject.tables.issues]
+    late = codes(replace(subject, tables=replace(subject.tables, issues=rows)))
+    assert "stack.known-issue" not in late and late["stack.known-issue-expired"].severity == "note"
+
+
+def test_no_nvcc_for_what_compiles_at_run_time(tmp_path: Path) -> None:
+    found = codes(made_subject({"flashinfer-python": wheel()}, tmp_path))
+    assert found["toolchain.no-nvcc"].severity == "warning"
+    tool = Tool(path="nvidia/cu13/bin/nvcc", release="13.0.88", names=("sm_120",))
+    home = "/opt/venv/lib/python3.11/site-packages/nvidia/cu13"
+    facts = {"flashinfer-python": wheel(), "nvidia-cuda-nvcc": wheel(tools=(tool,))}
+    edit = [["[env]", f'[env]\\nCUDA_HOME = "{home}"']]
+    assert not {c for c in codes(made_subject(facts, tmp_path, edit=edit)) if c.startswith("toolchain.")}
+
+
+WORDS = st.text(alphabet="abc/.-_$ORIGIN{}()*?[]\\\n\x00é=@", max_size=12)
+SONAMES = st.one_of(WORDS, st.sampled_from(["libcudart.so.12", "libc.so.6", "libcuda.so.1"]))
+PATHS = st.sampled_from(
+    [
+        "a/_x.abi3.so",
+        "a/_y.cpython-311-x86_64-linux-gnu.so",
+        "a/sm90/z.so",
+        "../../../bin/nvcc",
+        "é\n.so",
+        "(x",
+        "[a]*",
+    ]
+)
+
+
+def some(strategy: st.SearchStrategy[Any], most: int = 2) -> st.SearchStrategy[tuple[Any, ...]]:
+    return st.lists(strategy, max_size=most).map(tuple)
+
+
+ELVES = st.builds(
+    ElfFacts,
+    machine=st.sampled_from(["x86_64", "aarch64", "machine 3"]),
+    soname=SONAMES,
+    needed=some(SONAMES),
+    rpath=some(WORDS),
+    runpath=some(WORDS),
+    version_needs=some(
+        st.builds(VersionNeed, file=SONAMES, versions=some(st.one_of(WORDS, st.just("GLIBC_2.999"))))
+    ),
+    wanted=some(st.builds(Wanted, name=WORDS, version=WORDS, file=SONAMES)),
+)
+ARCHES = st.builds(
+    GpuArch, st.sampled_from(["sm", "compute"]), st.integers(10, 999), st.sampled_from(["", "a", "f"])
+)
+GPU = st.builds(GpuCode, groups=some(st.builds(GpuGroup, entries=some(ARCHES), count=st.integers(0, 3))))
+
+
+@st.composite
+def any_wheel(draw: st.DrawFn) -> WheelFacts:
+    """Facts as a hostile wheel could have them; its own paths are sound, since the reader sees to that."""
+    elf, gpu = draw(st.dictionaries(PATHS, ELVES, max_size=3)), draw(st.dictionaries(PATHS, GPU, max_size=2))
+    paths = {*elf, *gpu, *draw(st.lists(PATHS, max_size=2))}
+    release = draw(st.sampled_from(["12.8.93", "12", "x"]))
+    return WheelFacts(
+        metadata=draw(st.one_of(WORDS, WORDS.map(lambda w: f"Metadata-Version: 2.1\nRequires-Dist: {w}\n"))),
+        tags=draw(some(WORDS)),
+        files={path: FileFact(crc=draw(st.integers(0, 9)), size=1) for path in sorted(paths)},
+        elf=elf,
+        gpu=gpu,
+        scripts=draw(some(WORDS)),
+        literals=draw(some(st.builds(Literal, path=WORDS, line=st.integers(0, 9), text=SONAMES))),
+        preloads=draw(some(st.builds(Preload, folder=WORDS, pattern=WORDS))),
+        tools=draw(some(st.builds(Tool, path=PATHS, release=st.just(release), names=some(WORDS)), 1)),
+        problems=draw(some(st.tuples(PATHS, WORDS), 1)),
+    )
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Subject:
+    names = ("torch", "triton", "made", "flashinfer-python")
+    return made_subject({name: wheel() for name in names}, tmp_path_factory.mktemp("base"))
+
+
+@settings(max_examples=40, deadline=None)
+@given(facts=st.dictionaries(st.sampled_from(["torch", "triton", "made", "flashinfer-python"]), any_wheel()))
+def test_whatever_wheels_say_there_is_an_answer(base: Subject, facts: dict[str, WheelFacts]) -> None:
+    for finding in find(replace(base, facts=facts)):
+        json.dumps(finding.as_json())
+
+
+@settings(max_examples=40, deadline=None)
+@given(facts=any_wheel())
+def test_records_keep_whatever_wheels_say(facts: WheelFacts) -> None:
+    back = decode(encode(facts))
+    assert dict(back.elf) == dict(facts.elf)
+    assert {p: c.groups for p, c in back.gpu.items()} == {p: c.groups for p, c in facts.gpu.items()}
+    assert replace(back, elf={}, gpu={}) == replace(facts, elf={}, gpu={})

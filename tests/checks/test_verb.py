@@ -1,0 +1,181 @@
+"""`imagebuilder check`, and `build` which checks first: small real wheels from a real index on loopback."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagebuilder.cli.main import run
+from tests.support.http_server import Server
+from tests.support.small import Small
+
+HEAD = 'gpus = ["sm_120"]\ndriver = "570.124.06"\n'
+WAIVER = '[[waive]]\ncode = "driver.too-old"\nreason = "only a rehearsal"\n'
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def findings(self) -> dict[str, dict[str, Any]]:
+        """By code; of `--json`."""
+        return {f["code"]: f for f in json.loads(self.out)["findings"]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """An index, a current folder, and the command."""
+
+    small: Small
+    call: Callable[..., Outcome]
+
+
+@pytest.fixture
+def bench(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Bench]:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("IMAGEBUILDER_CACHE_DIR", str(tmp_path / "cache"))
+
+    def call(*arguments: str) -> Outcome:
+        capsys.readouterr()
+        code = run(list(arguments))
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.err
+        return Outcome(code=code, out=captured.out, err=captured.err)
+
+    with Server() as server:
+        small = Small(folder, server)
+        for name, value in small.environment.items():
+            monkeypatch.setenv(name, value)
+        files = {"shared.txt": b"one"}
+        small.wheel("nvidia_cuda_runtime", "13.0.96", files=files)
+        small.wheel("other", files={"shared.txt": b"another"})
+        yield Bench(small=small, call=call)
+
+
+def test_findings_as_json_and_exit_code(bench: Bench) -> None:
+    bench.small.write("nvidia-cuda-runtime", "other", head=HEAD)
+    checked = bench.call("check", "s", "--json")
+    assert checked.code == 5
+    document = json.loads(checked.out)
+    assert (document["schema"], document["kind"]) == (1, "check")
+    error = checked.findings["driver.too-old"]
+    assert set(error) >= {"code", "severity", "what", "evidence", "fix", "place", "waived"}
+    assert (error["severity"], error["place"], error["waived"]) == ("error", "target.driver", None)
+    assert "580.65.06" in error["what"] and "570.124.06" in error["what"]
+    collision = checked.findings["path.collision-of-text"]
+    assert (collision["severity"], collision["evidence"]) == ("warning", ["shared.txt"])
+    assert "driver.too-old" in checked.err and "next:" in checked.err
+
+
+def test_a_waiver_lets_it_pass_without_a_new_lock(bench: Bench) -> None:
+    bench.small.write("nvidia-cuda-runtime", "other", head=HEAD)
+    assert bench.call("check", "s").code == 5
+    locked = bench.small.lock.read_bytes()
+    bench.small.write("nvidia-cuda-runtime", "other", head=HEAD, tail=WAIVER)
+    checked = bench.call("check", "s", "--json")
+    assert checked.code == 0
+    assert checked.findings["driver.too-old"]["waived"] == "only a rehearsal"
+    assert bench.small.lock.read_bytes() == locked
+    bench.small.write(
+        "nvidia-cuda-runtime", "other", head=HEAD.replace("570.124.06", "590.48.01"), tail=WAIVER
+    )
+    assert bench.call("lock", "s").code == 0  # the target changed
+    assert bench.call("check", "s", "--json").findings["stack.waiver-unused"]["severity"] == "warning"
+
+
+def test_build_stops_at_errors_and_records_findings(bench: Bench) -> None:
+    bench.small.write("nvidia-cuda-runtime", "other", head=HEAD)
+    assert bench.call("build", "s", "--builder", "direct").code == 5
+    assert not bench.small.image.exists()
+    assert bench.call("build", "s", "--builder", "direct", "--no-check").code == 0
+    record = bench.small.image.with_name("s.build.json")
+    assert json.loads(record.read_text())["findings"] == []
+    bench.small.write("nvidia-cuda-runtime", "other", head=HEAD, tail=WAIVER)
+    assert bench.call("build", "s", "--builder", "direct").code == 0
+    found = {f["code"]: f["waived"] for f in json.loads(record.read_text())["findings"]}
+    assert found["driver.too-old"] == "only a rehearsal" and found["path.collision-of-text"] is None
+
+
+def test_sarif(bench: Bench) -> None:
+    bench.small.write("nvidia-cuda-runtime", "other", head=HEAD, tail=WAIVER)
+    checked = bench.call("check", "s", "--sarif")
+    assert checked.code == 0
+    log = json.loads(checked.out)
+    (told,) = log["runs"]
+    rules = [rule["id"] for rule in told["tool"]["driver"]["rules"]]
+    results = {r["ruleId"]: r for r in told["results"]}
+    assert log["version"] == "2.1.0" and set(results) == set(rules)
+    assert all(rules[r["ruleIndex"]] == r["ruleId"] for r in told["results"])
+    place = results["driver.too-old"]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
+    assert place == "stacks/s.toml"
+    assert results["driver.too-old"]["suppressions"][0]["justification"] == "only a rehearsal"
+    assert "suppressions" not in results["path.collision-of-text"]
+
+
+def test_text_is_worst_first(bench: Bench) -> None:
+    bench.small.write("nvidia-cuda-runtime", "other", head=HEAD)
+    lines = bench.call("check", "s").out.splitlines()
+    first = [line.split()[0] for line in lines if line.startswith(("error", "warning", "note"))]
+    assert first == sorted(first, key=["error", "warning", "note"].index)
+    assert any(line.startswith("  → ") for line in lines)
+
+
+def test_a_second_check_asks_nobody(bench: Bench) -> None:
+    bench.small.write("nvidia-cuda-runtime", "other", head=HEAD)
+    first = bench.call("check", "s", "--json")
+    asked = len(bench.small.server.paths)
+    assert bench.call("check", "s", "--json").out == first.out
+    assert len(bench.small.server.paths) == asked
+
+
+def test_a_file_that_is_gone(bench: Bench) -> None:
+    bench.small.write("other")
+    assert bench.call("lock", "s").code == 0
+    bench.small.index.remove("other")
+    checked = bench.call("check", "s", "--json")
+    assert checked.code == 5
+    assert checked.findings["index.file-gone"]["place"] == "other"
+    assert bench.call("check", "s", "--json").code == 5  # such an answer is not kept
+
+
+def test_offline_what_was_not_read_is_told(bench: Bench) -> None:
+    bench.small.write("other")
+    assert bench.call("lock", "s").code == 0
+    checked = bench.call("check", "s", "--json", "--offline")
+    assert checked.code == 0
+    assert checked.findings["stack.not-read"]["severity"] == "warning"
+
+
+def test_wheels_beside_the_lock_are_read_offline(bench: Bench, tmp_path: Path) -> None:
+    bench.small.write("other")
+    assert bench.call("fetch", "s").code == 0
+    (tmp_path / "cache").rename(tmp_path / "old-cache")
+    assert "stack.not-read" not in bench.call("check", "s", "--json", "--offline").findings
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["check"], 2, "Missing argument"),
+        (["check", "no-such-stack"], 2, "no stack called"),
+        (["check", "--explain", "gpu.no-kode"], 2, "gpu.no-code"),
+        (["check", "--explain", "gpu.no-code"], 0, ""),
+        (["check", "--explain"], 0, ""),
+    ],
+)
+def test_usage(bench: Bench, arguments: list[str], code: int, said: str) -> None:
+    outcome = bench.call(*arguments)
+    assert outcome.code == code and said in outcome.err

@@ -65,8 +65,9 @@ def docker(
         return
     secrets = _secrets(wanted)
     with _connect() as engine:
-        config = _bring(context, engine, found, ref, wanted)
+        known = _bring(context, engine, found, ref, wanted)
         if not unaccepted:
+            config = known or _config_of(context, found, ref or _reference(wanted.image))
             _require_acceptance(context, found, config)
         _start(context, engine, wanted, secrets, as_json)
 
@@ -281,11 +282,13 @@ def _pushed_reference(context: Context, stack: Stack) -> ImageRef:
     return ref
 
 
-def _bring(context: Context, engine: Engine, stack: Stack, ref: ImageRef | None, wanted: Container) -> Digest:
-    """See that the engine has the image; its config's digest."""
+def _bring(
+    context: Context, engine: Engine, stack: Stack, ref: ImageRef | None, wanted: Container
+) -> Digest | None:
+    """See that the engine has the image; its config's digest, where engine or build record tell it."""
     from imagebuilder.deploy.images import bring
     from imagebuilder.oci.credentials import DockerCredentials
-    from imagebuilder.publish.built import read_built
+    from imagebuilder.publish.built import read_built, read_record
     from imagebuilder.values import ImageRef
 
     if ref is None:
@@ -297,7 +300,10 @@ def _bring(context: Context, engine: Engine, stack: Stack, ref: ImageRef | None,
         return record.config
     login = DockerCredentials(context.settings.docker_config).find(ref.registry)
     known = bring(engine, ref, login, context.reporter)
-    return known if not engine.facts.has_containerd_store else _config_of(context, stack, ref)
+    built_here = read_record(_place(context, stack))
+    if built_here is not None and known in (built_here.config, built_here.manifest):
+        return built_here.config
+    return None if engine.facts.has_containerd_store else known
 
 
 def _config_of(context: Context, stack: Stack, ref: ImageRef) -> Digest:

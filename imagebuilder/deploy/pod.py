@@ -96,8 +96,7 @@ def _container(workload: Workload, component: str) -> Json:
     if settings.nodes > 1:
         ports.append({"name": "ranks", "containerPort": LEADER_PORT, "protocol": "TCP"})
     container: Json = {"name": "server", "image": str(workload.image), "imagePullPolicy": "IfNotPresent"}
-    if workload.words:
-        container["args"] = [*map(literal, workload.words), *workload.rank_words]
+    container |= _command(workload)
     container["envFrom"] = [{"configMapRef": {"name": workload.config_name}}]
     if settings.secrets:
         container["env"] = [
@@ -120,6 +119,21 @@ def _container(workload: Workload, component: str) -> Json:
         ),
     ]
     return container
+
+
+def _command(workload: Workload) -> Json:
+    """What is started. An image's init is named again, so that the manifest shows it and does not rely on it.
+
+    A `command` takes the image's own words away, so that the arguments are then said too.
+    """
+    words = [*map(literal, workload.words), *workload.rank_words]
+    image = workload.stack.image
+    if not has_init(image.entrypoint) or not (words or image.command):
+        return {"args": words} if words else {}
+    return {
+        "command": [literal(word) for word in image.entrypoint],
+        "args": words or [literal(word) for word in image.command],
+    }
 
 
 def literal(word: str) -> str:

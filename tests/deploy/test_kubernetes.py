@@ -279,6 +279,17 @@ def test_several_nodes() -> None:
     assert of_kind(documents, "Service")["metadata"]["name"] == "sample-leader"
 
 
+def test_an_init_of_the_image_is_named() -> None:
+    container = one(list(manifests(kubernetes_stack(), IMAGE)))
+    assert container["command"] == list(TINI)
+    for command in ((), ("python3", "serve.py")):
+        image = ImageSettings(entrypoint=TINI, command=command)
+        container = one(list(manifests(stack_of(kubernetes=DeployKubernetes(), image=image), IMAGE)))
+        # Without words of its own, those of the base image would be taken away.
+        assert container.get("args", []) == list(command)
+        assert ("command" in container) is bool(command)
+
+
 def test_the_init() -> None:
     for entrypoint, shared in ((TINI, False), ((), True), (("/nvidia_entrypoint.sh",), True)):
         image = ImageSettings(entrypoint=entrypoint, command=SERVER)

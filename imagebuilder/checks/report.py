@@ -15,15 +15,19 @@ SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def as_text(findings: Sequence[Finding], *, verbose: bool = False) -> str:
-    """Grouped by severity and code, worst first; what is waived is one line each at the end."""
+    """Grouped by severity and code, worst first; what is waived for one reason is one line at the end."""
     lines: list[str] = []
     open_, waived = [f for f in findings if f.waived is None], [f for f in findings if f.waived is not None]
     for severity in SEVERITIES:
         group = [f for f in open_ if f.severity == severity]
         for code in dict.fromkeys(f.code for f in group):
             lines.extend(_code(severity, code, [f for f in group if f.code == code], verbose))
-    for finding in waived:
-        lines.append(f"waived   {finding.code}  {finding.place}: {finding.waived}")
+    reasons = Counter((f.code, f.package, f.waived) for f in waived)
+    for (code, package, reason), count in reasons.items():
+        places = [f.place for f in waived if (f.code, f.package, f.waived) == (code, package, reason)]
+        lines.append(
+            f"waived   {code}  {places[0] if count == 1 else f'{package or code} ({count})'}: {reason}"
+        )
     return "\n".join([*lines, summary(findings)])
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from imagebuilder.cli.context import Context, say, say_json, verb
+from imagebuilder import __version__
+from imagebuilder.cli.context import Context, json_option, say, say_json, verb
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,8 +20,13 @@ if TYPE_CHECKING:
 
 @verb(offline=True)
 @click.argument("stack", metavar="STACK", required=False)
-@click.option("--json", "form", flag_value="json", help="The findings as JSON on standard output.")
-@click.option("--sarif", "form", flag_value="sarif", help="The findings as SARIF 2.1.0, for a CI.")
+@json_option
+@click.option(
+    "--sarif",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write the findings as SARIF 2.1.0 too, for a CI.",
+)
 @click.option("--all", "everything", is_flag=True, help="Every finding with all of its evidence.")
 @click.option("--against", metavar="STACK", help="Another stack's lock to find downgrades against.")
 @click.option(
@@ -30,7 +36,8 @@ def command(
     context: Context,
     *,
     stack: str | None,
-    form: str | None,
+    as_json: bool,
+    sarif: Path | None,
     everything: bool,
     against: str | None,
     code: str | None,
@@ -50,12 +57,13 @@ def command(
     from imagebuilder.checks.report import as_sarif, as_text, origins
 
     findings, path = run_checks(context, stack, against)
-    if form == "json":
+    if sarif is not None:
+        _write_sarif(
+            context.cwd / sarif,
+            as_sarif(findings, codes(), stack_file=_relative(path, context.cwd), version=__version__),
+        )
+    if as_json:
         say_json("check", {"findings": [f.as_json() for f in findings]})
-    elif form == "sarif":
-        from imagebuilder import __version__
-
-        say(as_sarif(findings, codes(), stack_file=_relative(path, context.cwd), version=__version__))
     else:
         say(as_text(findings, verbose=everything))
         if findings:
@@ -105,6 +113,13 @@ def refuse_errors(stack: str, findings: Sequence[Finding]) -> None:
             seen=f"{bad[0].code} {bad[0].place}: {bad[0].what}",
             hint=bad[0].fix or f"imagebuilder check --explain {bad[0].code}",
         )
+
+
+def _write_sarif(path: Path, text: str) -> None:
+    from imagebuilder.oci.swap import new_file
+
+    with new_file(path, hint="choose another file with --sarif") as out:
+        out.write(text.encode() + b"\n")
 
 
 def _explain(code: str) -> None:

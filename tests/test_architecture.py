@@ -20,11 +20,12 @@ LEVEL = {room: level for level, room in enumerate(ROOMS)}
 
 # Rooms and modules that do no I/O and read no clock, environment or current directory.
 PURE = (
-    "errors.py", "values.py", "progress.py", "stack/model.py", "lock/model.py", "plan/*.py", "dockerfile/*.py",
-    "oci/model.py", "facts/loader.py", "accept/answers.py", "accept/charts.py", "accept/compare.py",
-    "accept/divergence.py", "accept/fairness.py", "accept/figures.py", "accept/looks.py", "accept/notes.py",
-    "accept/pictures.py", "accept/quality.py", "accept/record.py", "accept/requirement.py", "accept/schema.py",
-    "accept/speed.py", "accept/statistics.py", "accept/verdict.py",
+    "errors.py", "values.py", "progress.py", "stack/model.py", "lock/model.py", "plan/*.py",
+    "dockerfile/*.py", "oci/model.py", "facts/loader.py", "accept/answers.py", "accept/charts.py",
+    "accept/compare.py", "accept/divergence.py", "accept/fairness.py", "accept/figures.py",
+    "accept/looks.py", "accept/notes.py", "accept/pictures.py", "accept/quality.py", "accept/record.py",
+    "accept/requirement.py", "accept/schema.py", "accept/speed.py", "accept/statistics.py",
+    "accept/verdict.py",
 )  # fmt: skip
 IMPURE_MODULES = {
     "os", "subprocess", "socket", "requests", "urllib3", "shutil", "tempfile", "time", "docker", "threading",

@@ -136,23 +136,30 @@ class Measuring:
                 await asyncio.wait((loop, watch), return_when=asyncio.FIRST_COMPLETED)
                 if watch.done():
                     await watch  # raises
-                return await loop
+                measured = await loop
+                if failed.is_set():
+                    await self._look(client, failed)
+                return measured
             finally:
                 for task_ in (loop, watch):
                     task_.cancel()
                 await asyncio.gather(loop, watch, return_exceptions=True)
 
     async def _watch(self, client: Client, failed: asyncio.Event) -> None:
-        """Ends with an error when the server has ended, or, after a failed request, when it hangs."""
+        """Ends with an error when the server does."""
         while True:
             await asyncio.sleep(_LOOK_EVERY)
-            if how := await asyncio.to_thread(self.server.ended):
-                raise self._lost(f"ended under load ({how})")
-            if failed.is_set():
-                failed.clear()
-                if not await client.healthy():
-                    how = await asyncio.to_thread(self.server.ended)
-                    raise self._lost(f"ended under load ({how})" if how else "hangs: /health does not answer")
+            await self._look(client, failed)
+
+    async def _look(self, client: Client, failed: asyncio.Event) -> None:
+        """NotAccepted when the server has ended, or, after a failed request, when it hangs."""
+        if how := await asyncio.to_thread(self.server.ended):
+            raise self._lost(f"ended under load ({how})")
+        if failed.is_set():
+            failed.clear()
+            if not await client.healthy():
+                how = await asyncio.to_thread(self.server.ended)
+                raise self._lost(f"ended under load ({how})" if how else "hangs: /health does not answer")
 
     def _lost(self, what: str) -> NotAccepted:
         return lost(self.server, self.launch, what)

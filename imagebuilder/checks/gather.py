@@ -12,7 +12,7 @@ from imagebuilder.checks.model import Finding
 from imagebuilder.checks.subject import Subject
 from imagebuilder.checks.system import assumed_system
 from imagebuilder.checks.tables import load_tables
-from imagebuilder.errors import ArtefactUnusable
+from imagebuilder.errors import ArtefactUnusable, MachineLacks
 from imagebuilder.facts.debs import deb_facts, system_of
 from imagebuilder.facts.environment import SystemFacts
 from imagebuilder.facts.record import WheelFacts
@@ -22,10 +22,11 @@ from imagebuilder.index.simple import Indexes
 from imagebuilder.lock.fetch import adopt_wheels, fetch
 from imagebuilder.lock.model import Lock, Wheel
 from imagebuilder.lock.target import target_facts
+from imagebuilder.oci.base import read_base, resolve_base
 from imagebuilder.plan.model import Plan
 from imagebuilder.progress import Reporter
 from imagebuilder.settings import Settings
-from imagebuilder.stack.model import Stack
+from imagebuilder.stack.model import OciBase, Stack
 
 _WORKERS = 4  # reading facts is mostly inflating and hashing
 
@@ -47,7 +48,8 @@ def check(
     folder: where the lock lies; wheels that were fetched beside it are read there. download: bring wheels
     whose facts are not known as whole files, since they are needed anyway.
     """
-    key = kept.key_of(stack, lock, previous)
+    base_env = _base_env(stack, lock, settings, cache)
+    key = kept.key_of(stack, lock, previous, base_env)
     found = kept.read(cache, key)
     if found is None:
         unknown = _unknown(lock, cache)
@@ -58,6 +60,7 @@ def check(
         subject = gather(
             stack, lock, plan, settings=settings, cache=cache, reporter=reporter, previous=previous
         )
+        subject = replace(subject, base_env=base_env)
         found = registry.run(subject)
         if not (subject.unread or subject.gone or (subject.system_is_assumed and lock.debs)):
             kept.write(cache, key, found)
@@ -132,6 +135,21 @@ def _wheels(
     if store.received:
         reporter.note(f"read {store.received / 1e6:.0f} MB of wheels by ranges")
     return dict(sorted(facts.items())), unread, gone
+
+
+def _base_env(stack: Stack, lock: Lock, settings: Settings, cache: Cache) -> dict[str, str]:
+    """Environment of the base image, from an OCI layout or from the cache; empty where it is in neither."""
+    locked, base, platform = lock.base, stack.base, stack.target.platform
+    try:
+        if isinstance(base, OciBase) and stack.path is not None:
+            return dict(read_base(stack.path.parent / base.path, platform, cache).image.config.env)
+        if locked is not None and locked.ref is not None:
+            pinned = replace(locked.ref, digest=locked.manifest or locked.index)
+            offline = replace(settings, offline=True)
+            return dict(resolve_base(pinned, platform, settings=offline, cache=cache).image.config.env)
+    except (ArtefactUnusable, MachineLacks):
+        pass  # not here: what is known of such a base by its name has to do
+    return {}
 
 
 def _unknown(lock: Lock, cache: Cache) -> Lock:

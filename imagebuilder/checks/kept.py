@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from functools import cache as once
 from importlib.resources import files
@@ -18,9 +18,15 @@ _KIND = "findings-1"
 _JUDGES = ("facts", "checks", "data", "data/layouts", "plan")  # folders whose files decide a verdict
 
 
-def key_of(stack: Stack, lock: Lock, previous: Lock | None) -> str:
-    """The hash of a stack without its waivers, its lock, the lock compared with, the tables and the code."""
-    said = [repr(replace(stack, waivers=(), path=None)), repr(lock), repr(previous), _judges()]
+def key_of(stack: Stack, lock: Lock, previous: Lock | None, base_env: Mapping[str, str]) -> str:
+    """The hash of a stack without its waivers, its lock and base, the lock compared with, tables and code."""
+    said = [
+        repr(replace(stack, waivers=(), path=None)),
+        repr(lock),
+        repr(previous),
+        repr(sorted(base_env.items())),
+        _judges(),
+    ]
     return hashlib.sha256("\0".join(said).encode()).hexdigest()
 
 

@@ -43,7 +43,7 @@ class Subject:
 
     facts: by package; unread: why one is missing there; gone: files that are no longer where they were.
     system: what the loader finds outside site-packages; system_is_assumed: from a table, since the base was
-    not read. previous: a lock to compare with.
+    not read. base_env: of the base image, where it is known. previous: a lock to compare with.
     """
 
     stack: Stack
@@ -56,6 +56,7 @@ class Subject:
     system_is_assumed: bool = True
     unread: Mapping[str, str] = field(default_factory=dict)
     gone: Mapping[str, str] = field(default_factory=dict)
+    base_env: Mapping[str, str] = field(default_factory=dict)
     previous: Lock | None = None
 
     @property
@@ -66,8 +67,8 @@ class Subject:
 
     @cached_property
     def env(self) -> Mapping[str, str]:
-        """The image's environment variables, as the stack sets them."""
-        return dict(self.stack.env)
+        """The image's environment variables: the base's, where they are known, and the stack's."""
+        return {**self.base_env, **dict(self.stack.env)}
 
     @cached_property
     def version_of(self) -> dict[str, str]:

@@ -103,14 +103,15 @@ def _coupling(subject: Subject, row: Mapping[str, Any]) -> Iterator[Finding]:
             COUPLED, wheel, f"{second} {two} does not go with {first} {one}",
             (f"{first} {one}", f"{second} {two}", row["source"]),
         )  # fmt: skip
-    local, torch = (
+    other = row.get("cuda-of", "")
+    local, its = (
         _CUDA.search(two.local or ""),
-        _CUDA.search(Version(subject.version_of.get("torch", "0")).local or ""),
+        _CUDA.search(Version(subject.version_of.get(other, "0")).local or ""),
     )
-    if row.get("cuda") and local and torch and local[1] != torch[1]:
+    if local and its and local[1] != its[1]:
         yield _finding(
-            COUPLED, wheel, f"{second} {two} is for another CUDA than torch {subject.version_of['torch']}",
-            (f"{second} {two}", f"torch {subject.version_of['torch']}"),
+            COUPLED, wheel, f"{second} {two} is for another CUDA than {other} {subject.version_of[other]}",
+            (f"{second} {two}", f"{other} {subject.version_of[other]}"),
         )  # fmt: skip
 
 

@@ -148,6 +148,41 @@ def test_no_nvcc_for_what_compiles_at_run_time(tmp_path: Path) -> None:
     assert not {c for c in codes(made_subject(facts, tmp_path, edit=edit)) if c.startswith("toolchain.")}
 
 
+@pytest.mark.parametrize(
+    ("driver", "said", "refused"),
+    [
+        ("580.65.06", "cuda>=13.0", False),
+        ("570.124.06", "cuda>=13.0", True),
+        ("570.124.06", "cuda>=13.0 driver>=550,driver<580", False),
+        ("570.124.06", "cuda>=13.0 brand=tesla,driver>=550,driver<580", True),
+        ("570.124.06", "  ", False),
+        ("570.124.06", "nonsense=>", True),
+    ],
+)
+def test_what_the_base_asks_of_the_driver(tmp_path: Path, driver: str, said: str, refused: bool) -> None:
+    edit = [['driver = "570.124.06"', f'driver = "{driver}"']]
+    subject = made_subject({"made": wheel()}, tmp_path, edit=edit)
+    found = codes(replace(subject, base_env={"NVIDIA_REQUIRE_CUDA": said}))
+    assert ("driver.image-refuses" in found) is refused
+    if refused:
+        assert found["driver.image-refuses"].key == "base"
+
+
+def test_capabilities_of_the_driver(tmp_path: Path) -> None:
+    edit = [['"compute,utility"', '"utility,graphics"']]
+    found = codes(made_subject({"made": wheel()}, tmp_path, edit=edit))
+    assert found["driver.capability-absent"].severity == "error"
+
+
+def test_a_folder_of_stubs_in_the_base_environment(tmp_path: Path) -> None:
+    subject = made_subject({"made": wheel()}, tmp_path)
+    env = tuple((k, v) for k, v in subject.stack.env if k != "LD_LIBRARY_PATH")
+    subject = replace(subject, stack=replace(subject.stack, env=env))
+    assert "lib.shadows-driver" not in codes(subject)
+    found = codes(replace(subject, base_env={"LD_LIBRARY_PATH": "/usr/local/cuda/compat"}))
+    assert found["lib.shadows-driver"].severity == "error"
+
+
 WORDS = st.text(alphabet="abc/.-_$ORIGIN{}()*?[]\\\n\x00é=@", max_size=12)
 SONAMES = st.one_of(WORDS, st.sampled_from(["libcudart.so.12", "libc.so.6", "libcuda.so.1"]))
 PATHS = st.sampled_from(

@@ -202,7 +202,7 @@ RUN --mount=type=bind,source=tools,target=/mnt/tools \
     sh /mnt/tools/fetch-wheels /mnt/layer/requirements.txt && \
     sh /mnt/tools/install-wheels /mnt/layer/requirements.txt /mnt/wheels
 
-# ---- sglang: 146 wheels
+# ---- sglang: 133 wheels
 RUN --mount=type=bind,source=tools,target=/mnt/tools \
     --mount=type=bind,source=layers/19-sglang,target=/mnt/layer \
     --mount=type=cache,id=imagebuilder-wheels,target=/mnt/wheels,sharing=locked \

@@ -1,4 +1,4 @@
-# demo: A small FastAPI service on Debian bookworm, to see every step in a minute
+# demo: A simulator of SGLang's HTTP API on Debian bookworm, to see every step in a minute
 #
 # Written by `imagebuilder render`; the lock decides every file in it. It builds without imagebuilder:
 #
@@ -43,7 +43,14 @@ RUN --mount=type=bind,source=tools,target=/mnt/tools \
     sh /mnt/tools/install-wheels /mnt/layer/requirements.txt /mnt/wheels
 
 # ---- extra files
-#      /srv/demo/app.py (0644)
+#      /srv/demo/sglang_simulator/__init__.py (0644)
+#      /srv/demo/sglang_simulator/__main__.py (0644)
+#      /srv/demo/sglang_simulator/answers.json (0644)
+#      /srv/demo/sglang_simulator/app.py (0644)
+#      /srv/demo/sglang_simulator/engine.py (0644)
+#      /srv/demo/sglang_simulator/options.py (0644)
+#      /srv/demo/sglang_simulator/service.py (0644)
+#      /srv/demo/sglang_simulator/text.py (0644)
 ADD files.tar /
 
 # ---- how it is started; none of this makes a layer
@@ -53,9 +60,9 @@ ENV PATH="/opt/venv/bin:${PATH}" VIRTUAL_ENV="/opt/venv" \
 LABEL "dev.imagebuilder.plan"="…" \
     "dev.imagebuilder.stack"="demo" \
     "org.opencontainers.image.created"="2026-11-15T00:00:00Z" \
-    "org.opencontainers.image.description"="A small FastAPI service on Debian bookworm, to see every step in a minute" \
+    "org.opencontainers.image.description"="A simulator of SGLang's HTTP API on Debian bookworm, to see every step in a minute" \
     "org.opencontainers.image.title"="demo"
 EXPOSE 8000/tcp
 WORKDIR "/srv/demo"
 ENTRYPOINT ["/usr/bin/tini", "--"]
-CMD ["python3", "-m", "uvicorn", "--app-dir", "/srv/demo", "app:app", "--host", "0.0.0.0", "--port", "8000"]
+CMD ["python3", "-m", "sglang_simulator", "--model-path", "demo", "--host", "0.0.0.0", "--port", "8000"]

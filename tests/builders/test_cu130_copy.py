@@ -1,0 +1,80 @@
+"""A copy of cu130 for Python 3.11 on Debian, its indexes a mirror of small wheels: built, entered, used."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from imagebuilder.oci.layout import read_layout
+from imagebuilder.stack import shipped_folder
+from tests.support.command import Machine
+from tests.support.dockerfiles import mirror_variables
+from tests.support.golden import fetch
+from tests.support.http_server import Server
+
+pytestmark = [
+    pytest.mark.network,
+    pytest.mark.skipif(os.geteuid() != 0, reason="chroot needs root"),
+]
+
+
+def copied() -> str:
+    """The stack's text with Debian's base and package names, for Python 3.11."""
+    text = (shipped_folder() / "cu130.toml").read_text()
+    text = re.sub(r'^image = ".*"$', 'debian = { suite = "bookworm" }', text, flags=re.M)
+    text = re.sub(r"^(glibc|snapshot|resolve) = .*\n", "", text, flags=re.M)
+    return text.replace("python3.12", "python3.11").replace('python = "3.12"', 'python = "3.11"')
+
+
+def test_the_copy_builds_from_the_mirror_and_runs(tmp_path: Path) -> None:
+    pip = tmp_path / "pip-26.3-py3-none-any.whl"
+    for path in fetch("demo", Machine(root=tmp_path / "demo")).values():
+        if path_is_pip(Path(path)):
+            shutil.copyfile(path, pip)
+    with Server() as server:
+        machine = Machine(root=tmp_path / "machine")
+        machine.environment = {**mirror_variables(server, tmp_path / "mirror", python="311", pip=pip)}
+        machine.environment["IMAGEBUILDER_CACHE_DIR"] = str(machine.cache)
+        stacks = machine.work / "stacks"
+        shutil.copytree(shipped_folder() / "patches", stacks / "patches")
+        (stacks / "cu130.toml").write_text(copied())
+        # The mirror's wheels are small stand-ins: what the real ones need of each other is not in them.
+        machine.build("cu130", "--no-check")
+    (stored,) = read_layout(machine.work / "images" / "cu130")
+    root = tmp_path / "root"
+    root.mkdir()
+    try:
+        for layer in stored.image.layers:
+            subprocess.run(["tar", "-xzpf", str(layer.path), "-C", str(root)], check=True)
+        listed = entered(root, dict(stored.image.config.env), "python3", "-m", "pip", "freeze")
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    frozen = dict(line.split("==") for line in listed.splitlines())
+    assert frozen["torch"] == "2.9.1+cu130"
+    assert frozen["sgl-kernel"] == "0.3.21+cu130"
+    assert frozen["flashinfer-jit-cache"] == "0.6.4+cu130"
+    assert re.fullmatch(r"0\.5\.9\+patched\.[0-9a-f]{8}", frozen["sglang"])
+
+
+def path_is_pip(path: Path) -> bool:
+    """Whether this file of the cache is pip's wheel."""
+    import zipfile
+
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return "pip-26.3.dist-info/METADATA" in archive.namelist()
+
+
+def entered(root: Path, env: dict[str, str], *command: str) -> str:
+    """What a command prints inside the unpacked image."""
+    done = subprocess.run(
+        ["chroot", str(root), *command], env=env, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

@@ -4,7 +4,7 @@ What is timed goes over `/v1/completions`, which sends each new text once: `/gen
 text with every event, so the arm with more events, the baseline, would pay for it. Each event carries the
 server's own count of tokens (`continuous_usage_stats`). Counters of speculation are in `/generate` only;
 they come from an untimed survey that does not stream. Time is the running loop's clock, read once for each
-piece that arrives; text is put together after the last token.
+piece that arrives, and once when a request is handed to its connection.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Answer:
             if text == _DONE:
                 self.done = True
                 continue
-            new += self._event(json.loads(text))
+            new += self._event(json.loads(text.decode()))  # half as dear as of bytes
         if new:
             self.times.append(at)
             self.tokens.append(new)
@@ -115,6 +115,7 @@ class Client:
         )
         self._session = aiohttp.ClientSession(
             connector=connector,
+            trace_configs=[_tracing()],
             timeout=aiohttp.ClientTimeout(total=self.timeout, sock_connect=_QUICK),
             read_bufsize=_BUFFER,
             trust_env=False,
@@ -142,21 +143,23 @@ class Client:
         )
         clock = asyncio.get_running_loop().time
         answer, reader, error = _Answer(), EventReader(), ""
-        sent = clock()
+        sending = _Sending(at=clock())
         try:
-            async with self._session.post(self.url + "/v1/completions", data=body, headers=_JSON) as response:
+            async with self._session.post(
+                self.url + "/v1/completions", data=body, headers=_JSON, trace_request_ctx=sending
+            ) as response:
                 if response.status != 200:
                     error = await _refusal(response)
                 else:
                     async for piece in response.content.iter_any():
-                        at = clock() - sent
+                        at = clock() - sending.at
                         if events := reader.feed(piece):
                             answer.take(events, at)
                     if not answer.done:
                         error = "the stream ended before its end"
         except (aiohttp.ClientError, TimeoutError, asyncio.TimeoutError, ValueError, KeyError) as problem:
             error = _words(problem, self.timeout)
-        return self._result(prompt, answer, error, sent - origin, clock() - sent)
+        return self._result(prompt, answer, error, sending.at - origin, clock() - sending.at)
 
     def _result(
         self, prompt: Prompt, answer: _Answer, error: str, started: float, elapsed: float
@@ -223,6 +226,10 @@ class Client:
 
     # ---------------------------------------------------------------- about the server
 
+    async def connect(self, streams: int) -> None:
+        """Open so many connections, so that no timed request has to."""
+        await asyncio.gather(*(self.served_model() for _ in range(streams)))
+
     async def healthy(self) -> bool:
         """Whether /health answers 200 in time."""
         try:
@@ -269,6 +276,25 @@ class Client:
 
 
 _JSON = {"content-type": "application/json"}
+
+
+@dataclass
+class _Sending:
+    """When a request was handed to its connection, on the loop's clock."""
+
+    at: float
+
+
+def _tracing() -> aiohttp.TraceConfig:
+    """Notes the moment of sending: what the client does before it is not the server's time."""
+
+    async def sent(_: Any, context: Any, __: Any) -> None:
+        if isinstance(context.trace_request_ctx, _Sending):
+            context.trace_request_ctx.at = asyncio.get_running_loop().time()
+
+    tracing = aiohttp.TraceConfig()
+    tracing.on_request_headers_sent.append(sent)
+    return tracing
 
 
 def _soon() -> aiohttp.ClientTimeout:

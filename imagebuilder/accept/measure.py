@@ -72,6 +72,7 @@ class Measuring:
             if warmup:
                 await self._watched(client, ask, warm_prompts(prompts, warmup), level, "warming up")
             await client.flush()
+            await client.connect(level)
             return await self._round(client, "load", prompts, level, ask)
 
         return self._with_client(work)

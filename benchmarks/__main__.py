@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from benchmarks import compare, layers, peers, push, rebuild, statistics
+from benchmarks import client, compare, layers, peers, push, rebuild, statistics
 from benchmarks.measure import Row
 
 BENCHMARKS: dict[str, Callable[[Path], Iterable[Row]]] = {
@@ -18,6 +18,7 @@ BENCHMARKS: dict[str, Callable[[Path], Iterable[Row]]] = {
     "push": push.run,
     "diff": compare.run,
     "statistics": statistics.run,
+    "client": client.run,
 }
 
 

@@ -25,7 +25,7 @@ from imagebuilder.stack.model import DeployDocker
 from imagebuilder.values import ImageRef
 from tests.deploy.stacks import stack_of
 from tests.support.command import Machine
-from tests.support.engine import SCRIPT, TestEngine, find_engine
+from tests.support.engine import AT_START, SCRIPT, TestEngine, find_engine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,9 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
 
 def find_gpu_engine() -> TestEngine:
     """An engine that takes GPU requests: with a stub, or with real GPUs."""
-    listed = subprocess.run([sys.executable, str(SCRIPT), "list"], capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        [sys.executable, str(SCRIPT), "list"], env=AT_START, capture_output=True, text=True, check=True
+    )
     for record in map(json.loads, listed.stdout.splitlines()):
         if record["pid"] and record["gpu_stub"]:
             leads = {"DOCKER_HOST": record["host"], "DOCKER_CONFIG": record["client"], "BIN": record["bin"]}

@@ -19,6 +19,8 @@ from typing import Any
 
 import pytest
 
+# Engines are looked for once, perhaps in the middle of a test that has another HOME: what counts is this.
+AT_START = dict(os.environ)
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "engine"
 
 
@@ -60,7 +62,7 @@ def find_engine(kind: str | None = None) -> TestEngine:
     how = f"no {kind or 'modern'} engine answers: scripts/engine start {kind or 'containerd'}"
     if kind == "old" and "VERSION_CODENAME=bookworm" not in Path("/etc/os-release").read_text():
         pytest.skip("Docker 20.10 is Debian 12's; its packages run on no later Debian")
-    if os.environ.get("IMAGEBUILDER_REQUIRE_DOCKER") == "1":
+    if AT_START.get("IMAGEBUILDER_REQUIRE_DOCKER") == "1":
         pytest.fail(how)
     pytest.skip(how)
 
@@ -71,7 +73,9 @@ def engines() -> tuple[TestEngine, ...]:
 
 
 def _scripted() -> list[TestEngine]:
-    listed = subprocess.run([sys.executable, str(SCRIPT), "list"], capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        [sys.executable, str(SCRIPT), "list"], env=AT_START, capture_output=True, text=True, check=True
+    )
     found = []
     for line in listed.stdout.splitlines():
         record = json.loads(line)
@@ -96,7 +100,7 @@ def _scripted() -> list[TestEngine]:
 def _ambient() -> list[TestEngine]:
     import docker
 
-    host = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+    host = AT_START.get("DOCKER_HOST", "unix:///var/run/docker.sock")
     try:
         client = docker.DockerClient(base_url=host, timeout=10)
         info: dict[str, Any] = client.info()

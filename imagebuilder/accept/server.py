@@ -104,6 +104,8 @@ _ADVICE = (
     ("out of memory", "less for --mem-fraction-static, or more GPUs"),
     ("No space left on device", "a larger [acceptance] shm, or more space for the caches"),
     ("unrecognized arguments", "this release of the server has other arguments: see `--help` in the image"),
+    ("No module named 'fastapi'", "pip install 'imagebuilder[simulator]'"),
+    ("No module named 'uvicorn'", "pip install 'imagebuilder[simulator]'"),
     ("Address already in use", "another server runs on that port in the container"),
     ("No such file or directory", "check the mounts and paths in [acceptance]"),
 )

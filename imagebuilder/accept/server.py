@@ -123,7 +123,13 @@ async def wait_healthy(server: Server, launch: Launch, timeout: float, reporter:
     while True:
         if how := server.ended():
             raise lost(server, launch, f"ended while starting ({how})")
-        async with Client(server.url, model="", timeout=_HEALTH_TIMEOUT) as client:
+        try:
+            url = server.url
+        except NotAccepted:
+            if how := server.ended():  # between the two questions
+                raise lost(server, launch, f"ended while starting ({how})") from None
+            raise
+        async with Client(url, model="", timeout=_HEALTH_TIMEOUT) as client:
             if await client.healthy():
                 return clock() - began
         now = clock()

@@ -207,10 +207,12 @@ def test_what_a_killed_run_left_is_removed_and_nothing_else(with_image: Engine) 
 def test_a_command_that_is_not_in_the_image(with_image: Engine) -> None:
     asked = launch(command=("/no/such/program",))
     server = runtime(with_image).start(asked)
-    with pytest.raises(NotAccepted, match="exit status 127") as failed:
-        asyncio.run(wait_healthy(server, asked, 120, Silent()))
+    try:
+        with pytest.raises(NotAccepted, match="exit status 127") as failed:
+            asyncio.run(wait_healthy(server, asked, 120, Silent()))
+    finally:
+        server.stop()
     assert "No such file or directory" in str(failed.value)
-    server.stop()
 
 
 def test_owners() -> None:

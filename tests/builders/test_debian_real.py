@@ -165,7 +165,10 @@ def test_dpkg_lists_what_is_locked(root: Path, real: tuple[Path, tuple[DebPackag
 EXCEPTIONS = (
     (r"etc/(\.pwd\.lock|group-|passwd-|shadow-)", "left behind by the tools that make accounts"),
     (r"etc/(hostname|hosts|resolv\.conf|fstab|networks)", "the container engine's, or for booting"),
-    (r"etc/apt/(apt\.conf\.d/99mmdebstrap|sources\.list)", "mmdebstrap's own"),
+    (
+        r"etc/(apt/(apt\.conf\.d/99mmdebstrap|sources\.list)|dpkg/dpkg\.cfg\.d/99mmdebstrap)",
+        "mmdebstrap's own",
+    ),
     (r"etc/ld\.so\.cache|var/cache/ldconfig.*", "ldconfig is not run: its order and times differ by machine"),
     (r"etc/(rc.\.d|systemd)/.*|var/lib/systemd/.*", "services are not started in a container"),
     (r"etc/python3(/debian_config)?|var/lib/python(/.*)?|.*__pycache__.*", "for byte-compilation, not done"),

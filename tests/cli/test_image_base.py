@@ -39,7 +39,7 @@ def test_only_what_the_base_lacks_is_locked_and_added(imagebuilder: Callable[...
     Path("stacks/below.toml").write_text(BASE)
     Path("stacks/above.toml").write_text(ABOVE)
     for stack in ("below", "above"):
-        outcome = imagebuilder("build", stack)
+        outcome = imagebuilder("build", stack, "--builder", "direct")
         assert outcome.code == 0, outcome.err
     lock = read_lock(Path("stacks/pylock.above.toml"))
     assert [deb.name for deb in lock.debs] == ["libnuma1"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import resource
 import sys
 import time
@@ -88,7 +89,7 @@ def patched(folder: str, line: str) -> Callable[[], Built]:
     names = ("sglang",)
     stack, lock = subject.stack_and_lock(names)
     old = next(p for x in stack.layers for p in x.patches)
-    new = replace(old, content=old.content.replace(b"\n+", f"\n+# {line}\n+".encode(), 1))
+    new = replace(old, content=re.sub(rb"\n\+(?!\+\+)", f"\n+# {line}\n+".encode(), old.content, count=1))
     new = replace(new, content=_recounted(new.content))
     changed = tuple(
         replace(x, patches=tuple(new if p == old else p for p in x.patches)) for x in stack.layers

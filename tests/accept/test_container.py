@@ -7,11 +7,13 @@ import json
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import filelock
 import pytest
 
 from imagebuilder.accept.container import (
@@ -50,8 +52,12 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def loaded(found: TestEngine, layout: Path) -> Iterator[Engine]:
-    """The engine with the demo image; without it, and without containers of ours, afterwards."""
-    with Engine.connect(found.environment) as engine:
+    """The engine with the demo image; without it, and without containers of ours, afterwards.
+
+    One test at a time, in however many processes they run: leftovers are what these tests make and look for.
+    """
+    one = filelock.FileLock(Path(tempfile.gettempdir()) / "imagebuilder-test-accept.lock")
+    with one, Engine.connect(found.environment) as engine:
         engine.load(read_built(layout, Cache(layout.parent / "cache")).image, (NAME,), Silent())
         yield engine
         left = engine.client.containers.list(all=True, filters={"label": f"{LABEL}=test"})

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -60,11 +61,18 @@ def loaded(found: TestEngine, layout: Path) -> Iterator[Engine]:
     with one, Engine.connect(found.environment) as engine:
         engine.load(read_built(layout, Cache(layout.parent / "cache")).image, (NAME,), Silent())
         yield engine
-        left = engine.client.containers.list(all=True, filters={"label": f"{LABEL}=test"})
+        left = [container for container in ours(engine) if container.status != "removing"]
         for container in left:
             container.remove(force=True)
+        while ours(engine):  # the engine is still taking one away
+            time.sleep(0.1)
         engine.remove(NAME)
         assert not left, "containers were left"
+
+
+def ours(engine: Engine) -> list[Any]:
+    """The containers of these tests that the engine knows."""
+    return list(engine.client.containers.list(all=True, filters={"label": f"{LABEL}=test"}))
 
 
 @pytest.fixture

@@ -160,7 +160,9 @@ class Measuring:
             failed.clear()
             if not await client.healthy():
                 how = await asyncio.to_thread(self.server.ended)
-                raise self._lost(f"ended under load ({how})" if how else "hangs or shuts down: /health does not answer")
+                raise self._lost(
+                    f"ended under load ({how})" if how else "hangs or shuts down: /health does not answer"
+                )
 
     def _lost(self, what: str) -> NotAccepted:
         return lost(self.server, self.launch, what)

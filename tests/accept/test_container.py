@@ -33,7 +33,7 @@ from imagebuilder.publish.built import read_built
 from imagebuilder.stack.model import Mount
 from imagebuilder.values import ImageRef
 from tests.support.command import ROOT, Machine
-from tests.support.engine import TestEngine
+from tests.support.engine import TestEngine, find_gpu_engine
 from tests.support.golden import fetch
 
 pytestmark = [pytest.mark.docker, pytest.mark.network]
@@ -80,29 +80,6 @@ def with_image(engine: TestEngine, layout: Path) -> Iterator[Engine]:
     yield from loaded(engine, layout)
 
 
-def gpu_engine() -> TestEngine:
-    """An engine that takes GPU requests: `scripts/engine start containerd --name gpu --gpu-stub`."""
-    listed = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "engine"), "list"], capture_output=True, text=True, check=True
-    )
-    for line in listed.stdout.splitlines():
-        record = json.loads(line)
-        if record["pid"] and record.get("gpu_stub") and record["name"] in (record["kind"], "gpu"):
-            variables = {
-                "DOCKER_HOST": record["host"],
-                "DOCKER_CONFIG": record["client"],
-                "BIN": record["bin"],
-            }
-            return TestEngine(
-                name=record["name"],
-                kind=record["kind"],
-                host=record["host"],
-                variables=variables,
-                log=record["log"],
-            )
-    pytest.skip("no engine takes GPU requests: scripts/engine start containerd --name gpu --gpu-stub")
-
-
 def launch(*flags: str, **changes: Any) -> Launch:
     usual = Launch(arm="eagle3", command=(*WORDS, *flags), port=8000, gpus="none", shm=64 << 20)
     return replace(usual, **changes)
@@ -145,7 +122,7 @@ def test_a_server_in_a_container(with_image: Engine, tmp_path: Path) -> None:
 
 
 def test_all_gpus_are_requested(layout: Path) -> None:
-    found = gpu_engine()
+    found = find_gpu_engine()
     for engine in loaded(found, layout):
         server = runtime(engine).start(launch(gpus="all"))
         try:

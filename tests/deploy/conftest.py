@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +22,7 @@ from imagebuilder.stack.model import DeployDocker
 from imagebuilder.values import ImageRef
 from tests.deploy.stacks import stack_of
 from tests.support.command import Machine
-from tests.support.engine import AT_START, SCRIPT, TestEngine, find_engine
+from tests.support.engine import TestEngine, find_engine, find_gpu_engine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,21 +46,6 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     machine = Machine(root=tmp_path_factory.mktemp("deploy"), environment=known | cache)
     record = machine.build("demo")
     return Demo(machine=machine, layout=Path(record["path"]), name=ImageRef.parse(record["names"][-1]))
-
-
-def find_gpu_engine() -> TestEngine:
-    """An engine that takes GPU requests: with a stub, or with real GPUs."""
-    listed = subprocess.run(
-        [sys.executable, str(SCRIPT), "list"], env=AT_START, capture_output=True, text=True, check=True
-    )
-    for record in map(json.loads, listed.stdout.splitlines()):
-        if record["pid"] and record["gpu_stub"]:
-            leads = {"DOCKER_HOST": record["host"], "DOCKER_CONFIG": record["client"], "BIN": record["bin"]}
-            return TestEngine(name=record["name"], kind=record["kind"], host=record["host"], variables=leads)
-    how = "no engine takes GPU requests: scripts/engine start containerd --name gpu --gpu-stub"
-    if os.environ.get("IMAGEBUILDER_REQUIRE_DOCKER") == "1":
-        pytest.fail(how)
-    pytest.skip(how)
 
 
 @pytest.fixture(params=["containerd"])

@@ -16,8 +16,8 @@ from imagebuilder.builders.docker.engine import Engine
 from imagebuilder.deploy.container import run_words
 from imagebuilder.errors import DeployFailed, MachineLacks
 from imagebuilder.stack.model import Mount
-from tests.deploy.conftest import Demo, Service, find_gpu_engine, free_port
-from tests.support.engine import TestEngine
+from tests.deploy.conftest import Demo, Service, free_port
+from tests.support.engine import TestEngine, find_gpu_engine
 
 pytestmark = [pytest.mark.docker, pytest.mark.network]  # the image's files may have to be fetched
 

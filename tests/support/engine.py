@@ -67,6 +67,21 @@ def find_engine(kind: str | None = None) -> TestEngine:
     pytest.skip(how)
 
 
+def find_gpu_engine() -> TestEngine:
+    """An engine that takes GPU requests: with a stub, or with real GPUs."""
+    listed = subprocess.run(
+        [sys.executable, str(SCRIPT), "list"], env=AT_START, capture_output=True, text=True, check=True
+    )
+    for record in map(json.loads, listed.stdout.splitlines()):
+        if record["pid"] and record["gpu_stub"]:
+            leads = {"DOCKER_HOST": record["host"], "DOCKER_CONFIG": record["client"], "BIN": record["bin"]}
+            return TestEngine(name=record["name"], kind=record["kind"], host=record["host"], variables=leads)
+    how = "no engine takes GPU requests: scripts/engine start containerd --name gpu --gpu-stub"
+    if AT_START.get("IMAGEBUILDER_REQUIRE_DOCKER") == "1":
+        pytest.fail(how)
+    pytest.skip(how)
+
+
 @cache
 def engines() -> tuple[TestEngine, ...]:
     return (*_scripted(), *_ambient())

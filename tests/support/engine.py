@@ -75,7 +75,13 @@ def find_gpu_engine() -> TestEngine:
     for record in map(json.loads, listed.stdout.splitlines()):
         if record["pid"] and record["gpu_stub"]:
             leads = {"DOCKER_HOST": record["host"], "DOCKER_CONFIG": record["client"], "BIN": record["bin"]}
-            return TestEngine(name=record["name"], kind=record["kind"], host=record["host"], variables=leads)
+            return TestEngine(
+                name=record["name"],
+                kind=record["kind"],
+                host=record["host"],
+                variables=leads,
+                log=record["log"],
+            )
     how = "no engine takes GPU requests: scripts/engine start containerd --name gpu --gpu-stub"
     if AT_START.get("IMAGEBUILDER_REQUIRE_DOCKER") == "1":
         pytest.fail(how)

@@ -248,12 +248,15 @@ def _checked_paths(archive: ZipArchive) -> dict[str, Member]:
         if harmful_path(path):
             raise archive.bad(f"a file in it has a path that leads astray: {member.path!r}")
         encoded = path.encode()
-        if len(encoded) > _PATH_LIMIT or any(len(p) > _NAME_LIMIT for p in encoded.split(b"/")):
+        # Most paths as a whole are no longer than a name may be.
+        if len(encoded) > _NAME_LIMIT and (
+            len(encoded) > _PATH_LIMIT or any(len(p) > _NAME_LIMIT for p in encoded.split(b"/"))
+        ):
             raise archive.bad(f"a file in it has a path that is too long: {path[:60]!r}…")
-        folder = posixpath.dirname(path)
+        folder = path.rpartition("/")[0]
         while folder and folder not in folders:
             folders.add(folder)
-            folder = posixpath.dirname(folder)
+            folder = folder.rpartition("/")[0]
         if member.is_dir:
             folders.add(path)
         elif path in files:

@@ -12,9 +12,8 @@ import os
 import stat
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from imagebuilder.errors import ArtefactUnusable
 from imagebuilder.facts import zipmethods
@@ -38,9 +37,8 @@ _ZIP64, _UNICODE_PATH = 0x0001, 0x7075
 _ENCRYPTED, _DESCRIPTOR, _PATCHED, _STRONG, _UTF8, _MASKED = 0x1, 0x8, 0x20, 0x40, 0x800, 0x2000
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Member:
-    """One entry of the central directory.
+class Member(NamedTuple):
+    """One entry of the central directory; a named tuple, since a wheel may have tens of thousands of them.
 
     path: as stored; a directory's ends in a slash. size, compressed: bytes. crc: CRC-32 of the contents.
     mode: the Unix mode with its file type, 0 where the archive has none. header: offset of the local header;
@@ -328,14 +326,12 @@ class ZipArchive:
 
     def _placed(self, entries: list[tuple[int, Member]], directory: int) -> tuple[Member, ...]:
         """The members in the directory's order, each knowing where the next one begins; none overlap."""
-        from dataclasses import replace
-
         members = [member for _, member in entries]
         end = directory
         for index, member in sorted(entries, key=lambda entry: entry[1].header, reverse=True):
             if member.header + _LOCAL.size + len(member.raw_path) + member.compressed > end:
                 raise self.bad(f"{member.path!r} overlaps what lies behind it in the archive")
-            members[index] = replace(member, end=end)
+            members[index] = member._replace(end=end)
             end = member.header
         size, packed = sum(m.size for m in members), sum(m.compressed for m in members)
         if size > _BOMB_SIZE and size > packed * _BOMB_RATIO:

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from benchmarks import client, compare, layers, peers, push, rebuild, statistics
+from benchmarks import client, compare, docker, layers, peers, push, rebuild, statistics
 from benchmarks.measure import Row
 
 BENCHMARKS: dict[str, Callable[[Path], Iterable[Row]]] = {
@@ -15,6 +15,7 @@ BENCHMARKS: dict[str, Callable[[Path], Iterable[Row]]] = {
     "rebuild": rebuild.run,
     "install": peers.run_install,
     "registry": peers.run_registry,
+    "docker": docker.run,
     "push": push.run,
     "diff": compare.run,
     "statistics": statistics.run,

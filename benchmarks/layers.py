@@ -26,7 +26,7 @@ def run(folder: Path) -> Iterator[Row]:
             memory = max(memory, ours.memory)
         total.append(pairs)
         name = f"layer of {filename.partition('-')[0]} / inflate with isal and hash both sides"
-        yield measure.at_most(name, measure.ratio(pairs), 1.3)
+        yield measure.seen(name, measure.ratio(pairs))
     sums = [
         (
             measure.Cost(wall=sum(p[n][0].wall for p in total), cpu=0),

@@ -47,6 +47,11 @@ def at_least(name: str, value: float, bound: float, unit: str = "×") -> Row:
     return Row(name=name, value=value, unit=unit, wanted=f"≥ {bound:g}", holds=value >= bound)
 
 
+def seen(name: str, value: float, unit: str = "×") -> Row:
+    """A figure that is part of one with a bound."""
+    return Row(name=name, value=value, unit=unit, wanted="-", holds=True)
+
+
 def command(arguments: Sequence[str], **variables: str) -> Cost:
     """Run a command to its end; its standard output is thrown away. RuntimeError when it fails."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)

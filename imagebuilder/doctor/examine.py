@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+from imagebuilder.builders.docker.buildx import find_buildx
+from imagebuilder.builders.docker.choose import choose
+from imagebuilder.builders.docker.engine import OLDEST_WITH_BUILDKIT, Engine
 from imagebuilder.cache import Cache
 from imagebuilder.errors import ImagebuilderError, MachineLacks
 from imagebuilder.settings import DEFAULT, Settings, redact
@@ -19,7 +21,6 @@ from imagebuilder.values import Platform
 WANTED_SPACE = 25_000_000_000
 """Bytes free: what a whole SGLang stack takes as wheels and layers, with some room."""
 _OLDEST_PYTHON = (3, 10)
-_OLDEST_BUILDKIT_ENGINE = 23
 _SUITE = "bookworm"
 _OFFLINE, _NOT_OFFLINE = "not asked: imagebuilder is offline", "run doctor without --offline"
 
@@ -44,8 +45,7 @@ def examine(settings: Settings, cache: Cache, environ: Mapping[str, str]) -> lis
         lambda: _space(cache),
         lambda: _indexes(settings),
         lambda: _debian(settings, cache),
-        lambda: _engine(environ),
-        _buildx,
+        lambda: _docker(environ),
         _gpus,
     ]
     with ThreadPoolExecutor(max_workers=8) as pool:
@@ -182,43 +182,28 @@ def _debian(settings: Settings, cache: Cache) -> Line:
     return Line(subject="Debian archive", state="ok", seen=seen)
 
 
-def _engine(environ: Mapping[str, str]) -> Line:
-    subject = "Docker Engine"
+def _docker(environ: Mapping[str, str]) -> list[Line]:
+    """The engine, buildx, and what `--builder auto` makes of them."""
     optional = "only needed for --builder docker, --load, accept and deploy docker"
+    lines = []
     try:
-        import docker
-
-        client = docker.DockerClient.from_env(timeout=5, environment=dict(environ))
-        version = client.version()
-        client.close()
-    except Exception as error:  # the SDK lets many kinds through, and none of them is our business here
-        reason = (str(error) or type(error).__name__).splitlines()[0][:120]
-        seen = f"none answers ({reason})"
-        return Line(
-            subject=subject, state="note", seen=seen, fix=f"start dockerd or set DOCKER_HOST; {optional}"
+        with Engine.connect(environ) as engine:
+            facts = engine.facts
+        seen = f"{facts.version or 'a version that it does not say'}, {facts.store} store" + (
+            ", NVIDIA runtime" if facts.nvidia else ""
         )
-    number = str(version.get("Version") or "an engine that does not say its version")
-    major = re.match(r"\d+", number)
-    if major is None or int(major[0]) < _OLDEST_BUILDKIT_ENGINE:
-        fix = "images load and run; `--builder docker` needs Docker 23 or newer"
-        return Line(subject=subject, state="note", seen=number, fix=fix)
-    return Line(subject=subject, state="ok", seen=number)
-
-
-def _buildx() -> Line:
+        fix = "" if facts.builds else f"--builder docker needs Docker {OLDEST_WITH_BUILDKIT} or newer"
+        lines.append(Line(subject="Docker Engine", state="note" if fix else "ok", seen=seen, fix=fix))
+    except MachineLacks as error:
+        seen = f"{error.what} ({error.seen[:120]})"
+        lines.append(Line(subject="Docker Engine", state="note", seen=seen, fix=f"{error.hint}; {optional}"))
     try:
-        found = subprocess.run(
-            ["docker", "buildx", "version"], capture_output=True, text=True, timeout=20, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return Line(
-            subject="buildx", state="note", seen="no docker command", fix="only needed for --builder docker"
-        )
-    if found.returncode:
-        return Line(
-            subject="buildx", state="note", seen="not installed", fix="install Docker's buildx plugin"
-        )
-    return Line(subject="buildx", state="ok", seen=found.stdout.strip())
+        lines.append(Line(subject="buildx", state="ok", seen=find_buildx(environ).version))
+    except MachineLacks as error:
+        lines.append(Line(subject="buildx", state="note", seen=error.what, fix=error.hint))
+    choice = choose(environ)
+    lines.append(Line(subject="builder auto", state="ok", seen=f"{choice.builder}: {choice.reason}"))
+    return lines
 
 
 def _gpus() -> Line:

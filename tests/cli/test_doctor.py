@@ -20,7 +20,7 @@ from tests.support.http_server import Fault, Reply, Server
 Call = Callable[..., Outcome]
 SUBJECTS = (
     "Python", "resolver", "layers", "cache", "disk", "index default", "Debian archive", "Docker Engine",
-    "buildx", "GPUs",
+    "buildx", "builder auto", "GPUs",
 )  # fmt: skip
 
 
@@ -179,24 +179,43 @@ def test_debian(examine: Examine, world: Server, tmp_path: Path, monkeypatch: py
     assert (code, lines["Debian archive"]["state"]) == (0, "note")
 
 
+def as_json(body: object) -> Reply:
+    return Reply(headers={"Content-Type": "application/json"}, body=json.dumps(body).encode())
+
+
+@pytest.fixture
+def docker_engine(world: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Starts an engine of this version, and a docker command with buildx."""
+
+    def start(version: str) -> None:
+        info = {"ServerVersion": version, "Driver": "overlay2", "Runtimes": {"runc": {}, "nvidia": {}}}
+        known = {"ApiVersion": "1.44", "Version": version}
+        world.route("/v1.44/info", lambda request: as_json(info))
+        world.route("/version", lambda request: as_json(known))
+        monkeypatch.setenv("DOCKER_HOST", f"tcp://{world.host}")
+        program(tmp_path, "docker", "echo github.com/docker/buildx v0.13.1")
+
+    return start
+
+
 @pytest.mark.parametrize(
-    ("version", "state"),
+    ("version", "state", "builder"),
     [
-        ({"Version": "26.1.5"}, "ok"),
-        ({"Version": "20.10.24"}, "note"),
-        ({}, "note"),
-        ({"Version": "dev"}, "note"),
+        ("26.1.5", "ok", "docker: Docker Engine 26.1.5 answers, with buildx 0.13.1"),
+        ("20.10.24", "note", "direct: Docker Engine 20.10.24 is older than 23"),
+        ("", "note", "direct: Docker Engine"),
+        ("dev", "note", "direct: Docker Engine dev is older than 23"),
     ],
 )
 def test_engines(
-    version: dict[str, str], state: str, examine: Examine, world: Server, monkeypatch: pytest.MonkeyPatch
+    version: str, state: str, builder: str, examine: Examine, docker_engine: Callable[[str], None]
 ) -> None:
-    body = json.dumps({"ApiVersion": "1.44", **version}).encode()
-    world.route("/v1.", lambda request: Reply(headers={"Content-Type": "application/json"}, body=body))
-    world.route("/version", lambda request: Reply(headers={"Content-Type": "application/json"}, body=body))
-    monkeypatch.setenv("DOCKER_HOST", f"tcp://{world.host}")
+    """What `--builder auto` will do is said with the same words as in a build."""
+    docker_engine(version)
     code, lines = examine()
     assert (code, lines["Docker Engine"]["state"]) == (0, state), lines["Docker Engine"]
+    assert "overlay2 store, NVIDIA runtime" in lines["Docker Engine"]["seen"]
+    assert lines["builder auto"]["seen"].startswith(builder)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +225,8 @@ def test_no_engine(host: str, examine: Examine, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("DOCKER_HOST", host)
     code, lines = examine()
     assert (code, lines["Docker Engine"]["state"]) == (0, "note")
-    assert "start dockerd or set DOCKER_HOST" in lines["Docker Engine"]["fix"]
+    assert "DOCKER_HOST" in lines["Docker Engine"]["fix"]
+    assert lines["builder auto"]["seen"].startswith("direct: no Docker Engine answers at ")
 
 
 def program(folder: Path, name: str, text: str) -> None:
@@ -234,7 +254,7 @@ def test_gpus(examine: Examine, tmp_path: Path) -> None:
 def test_buildx(examine: Examine, tmp_path: Path) -> None:
     program(tmp_path, "docker", "echo github.com/docker/buildx 0.13.1")
     _, lines = examine()
-    assert (lines["buildx"]["state"], lines["buildx"]["seen"]) == ("ok", "github.com/docker/buildx 0.13.1")
+    assert (lines["buildx"]["state"], lines["buildx"]["seen"]) == ("ok", "0.13.1")
     program(tmp_path, "docker", "exit 1")
     _, lines = examine()
     assert lines["buildx"]["state"] == "note"

@@ -11,8 +11,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,26 @@ def find_gpu_engine() -> TestEngine:
     if AT_START.get("IMAGEBUILDER_REQUIRE_DOCKER") == "1":
         pytest.fail(how)
     pytest.skip(how)
+
+
+@contextmanager
+def private_engine(kind: TestEngine, name: str, size: str = "") -> Iterator[TestEngine]:
+    """Another engine of that kind, which a test may break; size: of its disk."""
+    if kind.name != kind.kind or os.geteuid() != 0:
+        pytest.skip("a second engine is started by scripts/engine, as root")
+    folder = Path(kind.host.removeprefix("unix://")).parent.parent / name
+    script = [sys.executable, str(SCRIPT)]
+    try:
+        if size:
+            (folder / "data").mkdir(parents=True)
+            subprocess.run(
+                ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder / "data")], check=True
+            )
+        subprocess.run([*script, "start", kind.kind, "--name", name], check=True, capture_output=True)
+        host = f"unix://{folder}/docker.sock"
+        yield replace(kind, name=name, host=host, variables={**kind.variables, "DOCKER_HOST": host})
+    finally:
+        subprocess.run([*script, "remove", name], check=True, capture_output=True)
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,9 +48,9 @@ class Workplace:
                 shutil.copytree(made, machine.cache, copy_function=_link, dirs_exist_ok=True)
         return machine
 
-    def build(self, machine: Machine, *options: str) -> Made:
+    def build(self, machine: Machine, *options: str, prefix: Sequence[str] = ()) -> Made:
         """Build the stack there."""
-        record = machine.build("stack/real.toml", "--locked", *options)
+        record = machine.build("stack/real.toml", "--locked", *options, prefix=prefix)
         (stored,) = read_layout(Path(record["path"]))
         return Made(record=record, image=stored.image)
 

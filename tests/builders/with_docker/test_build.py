@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import fields
 
@@ -10,7 +11,7 @@ import pytest
 
 from tests.builders.with_docker.conftest import Made, Workplace
 from tests.support.command import leftovers
-from tests.support.engine import TestEngine
+from tests.support.engine import TestEngine, private_engine
 from tests.support.tree import differences, tree_of
 
 pytestmark = [pytest.mark.docker, pytest.mark.network]
@@ -21,6 +22,7 @@ Build = Callable[[TestEngine], Made]
 #   diff_ids: files have other times. pip gives every file the time of the build, which is cut to the stack's
 #   date; the direct builder gives a wheel's files a time that follows from the wheel's sha256.
 EXCEPTIONS = ("diff_ids",)
+_RENAMED = ("unshare", "--uts", "sh", "-ec", 'hostname elsewhere; exec "$@"', "sh")
 
 
 def test_one_digest_whatever_the_store(
@@ -77,6 +79,24 @@ def test_built_again_from_nothing_it_is_the_same(
     assert leftovers(machine.cache) == []
     assert marker.encode() not in again.image.config_bytes
     assert not any("secret" in path for path in tree_of(again.image).keys() - tree_of(first.image).keys())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may change a host's name")
+def test_an_engine_that_forgot_everything_gives_the_same(
+    containerd_engine: TestEngine, workplace: Workplace, with_engine: Build
+) -> None:
+    """After `docker system prune --all`, on a host of another name, from another folder."""
+    first = with_engine(containerd_engine)
+    with private_engine(containerd_engine, "pruned") as engine:
+        for place, renamed in (("here", ()), ("there", _RENAMED)):
+            machine = workplace.machine(f"pruned {place}", engine)
+            made = workplace.build(
+                machine, "--builder", "docker", "--tag", "imagebuilder-test:pruned", prefix=renamed
+            )
+            assert made.record["manifest"] == first.record["manifest"]
+            engine.docker("system", "prune", "--all", "--force")
+            engine.docker("builder", "prune", "--all", "--force")
+            assert engine.docker("image", "ls", "--quiet") == ""
 
 
 def test_nothing_but_the_named_image_is_left(each_store: TestEngine, with_engine: Build) -> None:

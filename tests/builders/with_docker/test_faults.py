@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.builders.with_docker.conftest import Made, Workplace
 from tests.support.command import Machine, Outcome, leftovers, outcome_of
-from tests.support.engine import SCRIPT, TestEngine
+from tests.support.engine import SCRIPT, TestEngine, private_engine
 from tests.support.registry import run_registry
 
 pytestmark = [pytest.mark.docker, pytest.mark.network]
@@ -31,26 +28,6 @@ def check(outcome: Outcome, machine: Machine, code: int, *says: str) -> None:
     assert "Traceback" not in outcome.err
     assert leftovers(machine.cache) == []
     assert not (machine.work / "images" / "real").exists()
-
-
-@contextmanager
-def private_engine(kind: TestEngine, name: str, size: str = "") -> Iterator[TestEngine]:
-    """Another engine of that kind, which a test may break; size: of its disk."""
-    if kind.name != kind.kind or os.geteuid() != 0:
-        pytest.skip("a second engine is started by scripts/engine, as root")
-    folder = Path(kind.host.removeprefix("unix://")).parent.parent / name
-    script = [sys.executable, str(SCRIPT)]
-    try:
-        if size:
-            (folder / "data").mkdir(parents=True)
-            subprocess.run(
-                ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder / "data")], check=True
-            )
-        subprocess.run([*script, "start", kind.kind, "--name", name], check=True, capture_output=True)
-        host = f"unix://{folder}/docker.sock"
-        yield replace(kind, name=name, host=host, variables={**kind.variables, "DOCKER_HOST": host})
-    finally:
-        subprocess.run([*script, "remove", name], check=True, capture_output=True)
 
 
 def processes_with(text: str) -> list[str]:

@@ -20,8 +20,9 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
-demo: setup  ## build the demo image: no Docker, no root, no GPU
+demo: setup  ## build the demo image and rehearse its acceptance: no Docker, no root, no GPU
 	$(BIN)/imagebuilder build demo --builder direct
+	$(BIN)/imagebuilder accept demo --runtime auto --if-needed
 
 test: setup  ## all tests; those that need Docker are skipped with a reason where there is none
 	$(BIN)/python -m pytest $(TESTS) -n $(JOBS)

@@ -31,6 +31,11 @@ _ULIMITS: tuple[tuple[str, int, int], ...] = (("memlock", -1, -1), ("stack", 671
 """As NVIDIA and SGLang recommend for NCCL."""
 
 
+def runs_here(engine: Engine, machine: str) -> bool:
+    """Whether an image for this machine type runs on that engine, and its ports are within reach."""
+    return engine.facts.host.startswith(_LOCAL) and engine.facts.architecture == machine
+
+
 class ContainerServer:
     """A server in a container."""
 

@@ -261,7 +261,7 @@ class Scenario:
 
     equalised: what was added so that speculation's silent changes are in both arms: (setting, why).
     answer_tokens: most tokens of a known-answer task's answer. prompts: digest of everything that was asked.
-    secrets: names only.
+    secrets: names only. files: digest of the stack's own files, which a rehearsal runs.
     """
 
     stack: str
@@ -280,6 +280,7 @@ class Scenario:
     require: Requirements
     equalised: Pairs = ()
     prompts: str = ""
+    files: str = ""
 
     def command(self, arm: ArmName) -> tuple[str, ...]:
         """The words that start this arm's server."""

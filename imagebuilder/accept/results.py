@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagebuilder.accept import codec
-from imagebuilder.accept.model import RunResult
+from imagebuilder.accept.model import RunResult, Scenario
 from imagebuilder.accept.record import SCHEMA, Record, make_record
 from imagebuilder.accept.report import html, markdown
 from imagebuilder.accept.verdict import judge
@@ -199,6 +199,19 @@ def find_run(root: Path, name: str, *, other_than: Path | None = None) -> RunRes
     """The measurements of a named result."""
     stored = find(root, name, other_than=other_than)
     return read_run(stored.folder) if stored else None
+
+
+def still_passes(root: Path, config_digest: str | None, scenario: Scenario) -> Stored | None:
+    """The latest result, where it is a pass of the same image and scenario; without image: of a rehearsal."""
+    if config_digest is None:
+        folders = [p for p in _folders(root / REHEARSALS) if p.name.startswith(f"{scenario.stack}-")]
+        found = [_stored(folder) for folder in sorted(folders)]
+    else:
+        found = of_image(root, config_digest)
+    last = next((s for s in reversed(found) if s.record and s.record.stack == scenario.stack), None)
+    if last is None or last.record is None or last.record.outcome != "pass":
+        return None
+    return last if read_run(last.folder).scenario == scenario else None
 
 
 def accepted(root: Path, config_digest: Digest) -> Stored:

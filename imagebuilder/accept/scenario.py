@@ -14,6 +14,7 @@ from imagebuilder.accept.model import ARMS, BASELINE, EAGLE3, ArmName, Scenario
 from imagebuilder.accept.prompts import ANSWER_TOKENS, Prompt, digest_of
 from imagebuilder.checks.arguments import value_of
 from imagebuilder.stack.model import Acceptance, Arm, Pairs, Stack
+from imagebuilder.values import Digest
 
 SPECULATIVE_CAP = 48
 """Requests that SGLang runs at once with EAGLE when nobody says otherwise (0.5.9, server_args.py)."""
@@ -64,7 +65,13 @@ def make_scenario(stack: Stack, acceptance: Acceptance, prompts: Sequence[Prompt
         require=acceptance.require,
         equalised=tuple((" ".join(e.words), e.why) for e in equal),
         prompts=digest_of(prompts).text,
+        files=_digest_of_files(stack),
     )
+
+
+def _digest_of_files(stack: Stack) -> str:
+    told = "".join(f"{f.path} {f.mode:o} {Digest.of(f.content)}\n" for f in stack.files)
+    return Digest.of(told.encode()).text
 
 
 def arm_of(acceptance: Acceptance, arm: ArmName) -> Arm:

@@ -18,6 +18,7 @@ from imagebuilder.errors import ChecksFailed, MachineLacks, NotAccepted, StackIn
 if TYPE_CHECKING:
     from imagebuilder.accept.model import RunResult, Scenario, SmokeReport
     from imagebuilder.accept.prompts import Prompt
+    from imagebuilder.accept.results import Stored
     from imagebuilder.accept.run import Order
     from imagebuilder.accept.server import Runtime
     from imagebuilder.cli.prepare import Prepared
@@ -33,6 +34,7 @@ class Wish:
 
     runtime: str
     smoke_only: bool
+    if_needed: bool
     extend: bool
     results: Path
 
@@ -51,12 +53,18 @@ class Asked:
 @stack_argument
 @click.option(
     "--runtime",
-    type=click.Choice(["docker", "process"]),
+    type=click.Choice(["docker", "process", "auto"]),
     default="docker",
-    help="process: the server as a process here, without the image. A rehearsal: it accepts nothing.",
+    help="process: the server as a process here, without the image. A rehearsal: it accepts nothing. "
+    "auto: docker where an engine answers, else process.",
 )
 @click.option("--gpus", metavar="all|none|0,1,…", help="GPUs of each server. Default: the stack's.")
 @click.option("--smoke-only", is_flag=True, help="Look whether the image works, and start no server.")
+@click.option(
+    "--if-needed",
+    is_flag=True,
+    help="Where the latest result is a pass of the same, show it only.",
+)
 @click.option(
     "--extend/--no-extend",
     default=True,
@@ -81,20 +89,24 @@ def command(
     """
     from imagebuilder.cli.prepare import prepare
 
-    wish = Wish(**wishes)
     prepared = prepare(context, stack)
+    wish = _resolved(context, prepared.stack, Wish(**wishes))
     asked = _asked(prepared.stack, _gpus(gpus))
     _lint(context, prepared.stack, asked.acceptance, wish)
     if dry_run:
         _describe(asked, wish)
         return
-    with _runtime(context, prepared, wish) as (runtime, built):
+    built = _built(context, prepared) if wish.runtime == "docker" else None
+    if wish.if_needed and (stored := _known(context, asked, wish, built)):
+        _tell(stored, as_json)
+        return
+    with _runtime(context, prepared, built) as runtime:
         order = _order(context, prepared, asked, wish, built)
         result = _run(context, order, runtime)
     if wish.smoke_only:
         _tell_smoke(result, as_json)
     else:
-        _tell(context, result, wish, as_json)
+        _tell_result(context, result, wish, as_json)
 
 
 # ---------------------------------------------------------------- what is asked
@@ -211,19 +223,18 @@ def _run(context: Context, order: Order, runtime: Runtime) -> RunResult:
 
 
 @contextmanager
-def _runtime(context: Context, prepared: Prepared, wish: Wish) -> Iterator[tuple[Runtime, BuiltImage | None]]:
-    """Where the servers run, and the image where one is run."""
-    if wish.runtime == "process":
+def _runtime(context: Context, prepared: Prepared, built: BuiltImage | None) -> Iterator[Runtime]:
+    """Where the servers run: in containers of the image, or without one as processes."""
+    if built is None:
         from imagebuilder.accept.process import ProcessRuntime
 
         context.reporter.warn("a rehearsal without the image: it accepts nothing")
         with ProcessRuntime(prepared.stack, os.environ) as process:
-            yield process, None
+            yield process
         return
     from imagebuilder.accept.container import DockerRuntime, owner_now
     from imagebuilder.builders.docker.engine import Engine
 
-    built = _built(context, prepared)
     try:
         engine = Engine.connect(os.environ)
     except MachineLacks as error:
@@ -231,10 +242,36 @@ def _runtime(context: Context, prepared: Prepared, wish: Wish) -> Iterator[tuple
         raise MachineLacks(error.what, seen=error.seen, hint=hint) from error
     with engine:
         image = _loaded(context, prepared, built, engine)
-        yield (
-            DockerRuntime(engine, image, prepared.stack.name, owner_now(), context.reporter),
-            built,
-        )
+        yield DockerRuntime(engine, image, prepared.stack.name, owner_now(), context.reporter)
+
+
+def _resolved(context: Context, stack: Stack, wish: Wish) -> Wish:
+    """`auto` decided, and said."""
+    from imagebuilder.accept.container import runs_here
+    from imagebuilder.builders.docker.engine import Engine
+
+    if wish.runtime != "auto":
+        return wish
+    try:
+        with Engine.connect(os.environ) as engine:
+            if runs_here(engine, stack.target.platform.machine):
+                return replace(wish, runtime="docker")
+            why = f"the engine at {engine.facts.host} runs elsewhere or on another machine type"
+    except MachineLacks as error:
+        why = error.what
+    context.reporter.note(f"{why}: a rehearsal in processes")
+    return replace(wish, runtime="process")
+
+
+def _known(context: Context, asked: Asked, wish: Wish, built: BuiltImage | None) -> Stored | None:
+    """The result that makes another run needless."""
+    from imagebuilder.accept.results import still_passes
+
+    digest = built.image.config_digest.text if built else None
+    stored = still_passes(context.cwd / wish.results, digest, asked.scenario)
+    if stored and stored.record:
+        context.reporter.note(f"nothing to do: passed at {stored.record.started}")
+    return stored
 
 
 def _built(context: Context, prepared: Prepared) -> BuiltImage:
@@ -266,24 +303,31 @@ def _loaded(context: Context, prepared: Prepared, built: BuiltImage, engine: Any
 # ---------------------------------------------------------------- telling
 
 
-def _tell(context: Context, result: RunResult, wish: Wish, as_json: bool) -> None:
-    from imagebuilder.accept import codec, results
+def _tell_result(context: Context, result: RunResult, wish: Wish, as_json: bool) -> None:
+    from imagebuilder.accept import results
     from imagebuilder.accept.record import require_pass
 
     stored = results.save(context.cwd / wish.results, result)
-    record = stored.record
-    assert record is not None, "a result that was just saved has a verdict"
-    if as_json:
-        say_json("accept", {"folder": str(stored.folder), "record": codec.to_json(record)})
-    else:
-        say(f"{record.outcome}: {record.headline}")
-        say(str(stored.report))
+    assert stored.record is not None, "a result that was just saved has a verdict"
+    _tell(stored, as_json)
     if result.failure:
         raise NotAccepted(
             f"the acceptance of {result.stack} was broken off: {result.failure}",
             hint=f"what was measured before is in {stored.report}",
         )
-    require_pass(record, str(stored.report))
+    require_pass(stored.record, str(stored.report))
+
+
+def _tell(stored: Stored, as_json: bool) -> None:
+    from imagebuilder.accept import codec
+
+    record = stored.record
+    assert record is not None
+    if as_json:
+        say_json("accept", {"folder": str(stored.folder), "record": codec.to_json(record)})
+    else:
+        say(f"{record.outcome}: {record.headline}")
+        say(str(stored.report))
 
 
 def _tell_smoke(result: RunResult, as_json: bool) -> None:

@@ -74,6 +74,23 @@ def test_a_rehearsal_that_passes(tmp_path: Path) -> None:
     assert len({p.id for p in run.prompts if p.kind == "known"}) >= 150
 
 
+def test_what_passed_is_shown_and_not_run_again(tmp_path: Path) -> None:
+    machine = placed(tmp_path, lambda text: text.replace("rounds = 2", "rounds = 3\nstart-variation = 0.002"))
+    machine.environment["DOCKER_HOST"] = f"unix://{tmp_path}/none.sock"
+    first = machine.run("accept", "demo", "--runtime", "auto", "--if-needed")
+    assert "no Docker Engine answers" in first.err and "a rehearsal in processes" in first.err
+    [stored] = results.all_results(machine.work / "results")
+    assert stored.record is not None
+    again = machine.run("accept", "demo", "--runtime", "auto", "--if-needed", "--json")
+    if stored.record.outcome == "pass":
+        assert (first.code, again.code) == (0, 0), first.err
+        assert f"nothing to do: passed at {stored.record.started}" in again.err
+        told = json.loads(again.out)
+        assert (told["folder"], told["record"]["started"]) == (str(stored.folder), stored.record.started)
+    else:  # a busy machine: then it is needed
+        assert len(results.all_results(machine.work / "results")) == 2
+
+
 def test_an_image_that_is_slower_is_not_accepted(tmp_path: Path) -> None:
     machine = placed(tmp_path, lambda text: text.replace('"3200"', '"700"'))
     code, out, err = rehearse(machine, "--json")

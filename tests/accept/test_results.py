@@ -30,6 +30,7 @@ from imagebuilder.accept.results import (
     of_image,
     read_run,
     save,
+    still_passes,
 )
 from imagebuilder.accept.schema import schema_of
 from imagebuilder.accept.verdict import judge
@@ -264,3 +265,25 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "cu128, cu130" in capsys.readouterr().err
     assert command(["results", "--schema"]) == 0
     assert json.loads(capsys.readouterr().out)["$ref"] == "#/$defs/Record"
+
+
+def test_a_pass_of_the_same_is_found_again(tmp_path: Path) -> None:
+    run = passing(started=at(10))
+    assert still_passes(tmp_path, IMAGE.text, run.scenario) is None
+    stored = save(tmp_path, run)
+    found = still_passes(tmp_path, IMAGE.text, run.scenario)
+    assert found and found.folder == stored.folder
+    assert still_passes(tmp_path, CU128.text, run.scenario) is None, "another image"
+    assert still_passes(tmp_path, None, run.scenario) is None, "it was no rehearsal"
+    for changed in (replace(run.scenario, files="sha256:other"), replace(run.scenario, eagle3=("other",))):
+        assert still_passes(tmp_path, IMAGE.text, changed) is None, "asked otherwise"
+    save(tmp_path, failing(started=at(11)))
+    assert still_passes(tmp_path, IMAGE.text, run.scenario) is None, "the latest decides"
+
+
+def test_a_rehearsal_that_passed_is_found_again(tmp_path: Path) -> None:
+    run = passing(config_digest=None, runtime="process")
+    stored = save(tmp_path, run)
+    found = still_passes(tmp_path, None, run.scenario)
+    assert found and found.folder == stored.folder
+    assert still_passes(tmp_path, None, replace(run.scenario, stack="another")) is None

@@ -375,8 +375,13 @@ class _Handler(BaseHTTPRequestHandler):
         for position, chunk in _chunks(body, start, stop, half if gate else None):
             if gate and position >= half:
                 gate.wait()
-            self.wfile.write(chunk)
+            # Counted first: whoever has read it all may ask before this thread goes on.
             self.server_state._count(path, len(chunk))
+            try:
+                self.wfile.write(chunk)
+            except OSError:
+                self.server_state._count(path, -len(chunk))
+                raise
 
     def _hang_up(self) -> None:
         self.close_connection = True

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from imagebuilder.accept.server import LOG_LINES, Launch, Script, redact
-from imagebuilder.builders.docker.advice import refused, start_advice
+from imagebuilder.builders.docker.advice import refused
 from imagebuilder.builders.docker.engine import Engine
 from imagebuilder.errors import MachineLacks, NotAccepted
 from imagebuilder.progress import Reporter
@@ -27,6 +27,7 @@ LABEL = "io.imagebuilder.accept"
 OWNER = f"{LABEL}.owner"
 _FOLDER = "imagebuilder-accept"
 _LOCAL = ("unix://", "tcp://127.", "tcp://localhost", "http://127.", "http://localhost")
+_RESTART = "start it (systemctl start docker) and accept again, which first removes what this run left"
 _ULIMITS: tuple[tuple[str, int, int], ...] = (("memlock", -1, -1), ("stack", 67108864, 67108864))
 """As NVIDIA and SGLang recommend for NCCL."""
 
@@ -58,7 +59,7 @@ class ContainerServer:
         return self._url
 
     def ended(self) -> str | None:
-        """As the engine says; where that does not answer, the server counts as ended too."""
+        """As the engine says. MachineLacks where that no longer answers: the image is not to blame for it."""
         import docker
 
         try:
@@ -66,7 +67,11 @@ class ContainerServer:
         except docker.errors.NotFound:
             return "its container was removed"
         except Exception as error:  # the SDK lets those of urllib3 and requests through
-            return f"the Docker Engine does not answer: {type(error).__name__}"
+            raise MachineLacks(
+                "the Docker Engine stopped answering in the middle of the acceptance",
+                seen=type(error).__name__,
+                hint=_RESTART,
+            ) from error
         state = self._container.attrs["State"]
         if state["Status"] in ("created", "running", "paused", "restarting"):
             return None
@@ -234,9 +239,7 @@ def _errors(engine: Engine, what: str) -> Iterator[None]:
     except docker.errors.APIError as error:
         raise refused(what, str(error.explanation or error), MachineLacks, "") from error
     except (docker.errors.DockerException, requests.RequestException) as error:
-        raise MachineLacks(
-            what, seen=str(error).splitlines()[0][:300], hint=start_advice(engine.facts.host)
-        ) from error
+        raise MachineLacks(what, seen=str(error).splitlines()[0][:300], hint=_RESTART) from error
 
 
 # ---------------------------------------------------------------- who owns a container

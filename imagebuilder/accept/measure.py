@@ -21,6 +21,7 @@ T = TypeVar("T")
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 _LOOK_EVERY = 1.0
 """Seconds between two looks at whether the server still runs."""
+_MOMENT, _MOMENTS = 0.5, 4
 _PREFLIGHT_TOKENS = 8
 
 
@@ -95,7 +96,8 @@ class Measuring:
                 try:
                     return await work(client)
                 except NoAnswer as problem:
-                    raise self._lost(f"does not answer: {problem}") from problem
+                    how = await self._ended()
+                    raise self._lost(f"ended ({how})" if how else f"does not answer: {problem}") from problem
 
         done: T = self.run(whole())
         return done
@@ -159,10 +161,16 @@ class Measuring:
         if failed.is_set():
             failed.clear()
             if not await client.healthy():
-                how = await asyncio.to_thread(self.server.ended)
-                raise self._lost(
-                    f"ended under load ({how})" if how else "hangs or shuts down: /health does not answer"
-                )
+                how = await self._ended()
+                raise self._lost(f"ended under load ({how})" if how else "hangs: /health does not answer")
+
+    async def _ended(self) -> str | None:
+        """How the server ended; one that no longer answers is given a moment to be gone."""
+        for _ in range(_MOMENTS):
+            if how := await asyncio.to_thread(self.server.ended):
+                return how
+            await asyncio.sleep(_MOMENT)
+        return None
 
     def _lost(self, what: str) -> NotAccepted:
         return lost(self.server, self.launch, what)

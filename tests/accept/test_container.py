@@ -32,24 +32,12 @@ from imagebuilder.progress import Silent
 from imagebuilder.publish.built import read_built
 from imagebuilder.stack.model import Mount
 from imagebuilder.values import ImageRef
-from tests.support.command import ROOT, Machine
+from tests.support.command import ROOT
 from tests.support.engine import TestEngine, find_gpu_engine
-from tests.support.golden import fetch
 
 pytestmark = [pytest.mark.docker, pytest.mark.network]
 NAME = ImageRef.parse("imagebuilder-test-accept:demo")
 WORDS = ("python3", "-m", "sglang_simulator", "--model-path", "m", "--host", "0.0.0.0", "--port", "8000")
-
-
-@pytest.fixture(scope="session")
-def layout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo image, built."""
-    from tests.support.command import give_files
-
-    machine = Machine(root=tmp_path_factory.mktemp("demo"))
-    give_files(fetch("demo", machine), machine.cache)
-    machine.build("demo", "--offline")
-    return machine.work / "images" / "demo"
 
 
 def loaded(found: TestEngine, layout: Path) -> Iterator[Engine]:

@@ -90,7 +90,9 @@ def find_gpu_engine() -> TestEngine:
 
 
 @contextmanager
-def private_engine(kind: TestEngine, name: str, size: str = "") -> Iterator[TestEngine]:
+def private_engine(
+    kind: TestEngine, name: str, size: str = "", *, gpu_stub: bool = False
+) -> Iterator[TestEngine]:
     """Another engine of that kind, which a test may break; size: of its disk."""
     if kind.name != kind.kind or os.geteuid() != 0:
         pytest.skip("a second engine is started by scripts/engine, as root")
@@ -102,7 +104,8 @@ def private_engine(kind: TestEngine, name: str, size: str = "") -> Iterator[Test
             subprocess.run(
                 ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder / "data")], check=True
             )
-        subprocess.run([*script, "start", kind.kind, "--name", name], check=True, capture_output=True)
+        more = ["--gpu-stub"] if gpu_stub else []
+        subprocess.run([*script, "start", kind.kind, "--name", name, *more], check=True, capture_output=True)
         host = f"unix://{folder}/docker.sock"
         yield replace(kind, name=name, host=host, variables={**kind.variables, "DOCKER_HOST": host})
     finally:

@@ -88,7 +88,10 @@ class Reducer:
     def wheel(self, facts: WheelFacts, shared: set[str]) -> dict[str, Any]:
         """One wheel."""
         said = {
-            "metadata": "\n".join(_KEPT_METADATA.findall(facts.metadata)) + "\n",
+            "metadata": "\n".join(
+                _KEPT_METADATA.findall(re.split(r"\r?\n\r?\n", facts.metadata, maxsplit=1)[0])
+            )
+            + "\n",
             "tags": facts.tags,
             "scripts": facts.scripts,
             "files": {p: (f.crc, f.size) for p, f in facts.files.items() if p in shared or p in facts.elf},

@@ -56,12 +56,12 @@ def run(subject: Subject) -> Iterator[Finding]:
                 severity=MAJORS.severity,
                 what=f"{package} is built for CUDA {major}, the set is for CUDA {main}",
                 evidence=tuple(f"{path} needs libcudart.so.{major}" for path in by[package][:4]),
-                fix=f"a build of {package} for CUDA {main}: imagebuilder recon {package}",
+                fix=_other_build(subject, package, major, main),
                 package=package,
                 path=by[package][0],
             )
     yield from _runtimes(subject)
-    yield from _builds(subject)
+    yield from _builds(subject, main)
     yield from _literals(subject, main)
 
 
@@ -119,7 +119,15 @@ def _runtimes(subject: Subject) -> Iterator[Finding]:
     )
 
 
-def _builds(subject: Subject) -> Iterator[Finding]:
+def _other_build(subject: Subject, package: str, its: str, main: str) -> str:
+    local = _LOCAL.match(Version(subject.version_of[package]).local or "")
+    if local and local[1] == its:  # its version says it, so it was chosen on purpose
+        swapped = " ".join(r.package for r in subject.tables.runtimes if r.package in subject.facts)
+        return f"builds of the others for CUDA {its}: imagebuilder recon {swapped}"
+    return f"a build of {package} for CUDA {main}: imagebuilder recon {package}"
+
+
+def _builds(subject: Subject, main: str) -> Iterator[Finding]:
     builds: dict[str, list[str]] = {}
     for wheel in subject.lock.wheels:
         local = Version(wheel.version).local or ""
@@ -136,6 +144,29 @@ def _builds(subject: Subject) -> Iterator[Finding]:
             fix=BUILDS.remedy,
             package=sorted(builds.items(), key=lambda item: len(item[1]))[0][1][0].split()[0],
         )
+    elif builds and main:
+        yield from _swapped(subject, main, *builds.items())
+
+
+def _swapped(subject: Subject, main: str, build: tuple[str, list[str]]) -> Iterator[Finding]:
+    """A runtime whose version names no CUDA release, and that is not built for the one that others name."""
+    release, names = build
+    tag = f"cu{release.replace('.', '')}"
+    for runtime in subject.tables.runtimes if release.partition(".")[0] != main else ():
+        wheel = subject.lock.by_name.get(runtime.package)
+        if wheel is not None and not Version(wheel.version).local:
+            yield Finding(
+                code=BUILDS.code,
+                severity=BUILDS.severity,
+                what=f"{wheel.name} {wheel.version} is built for CUDA {main}, others are for {release}",
+                evidence=(
+                    f"{wheel.filename} is from index {wheel.index}",
+                    f"CUDA {release}: {', '.join(names)}",
+                ),
+                fix=f"{wheel.name}=={Version(wheel.version).public}+{tag}, bound to an index that has it: "
+                f"imagebuilder recon {wheel.name} --stack {subject.stack.name}",
+                package=wheel.name,
+            )
 
 
 def _literals(subject: Subject, main: str) -> Iterator[Finding]:

@@ -67,6 +67,20 @@ def check(
     return registry.judged(stack, found)
 
 
+def known_findings(stack: Stack, lock: Lock, *, settings: Settings, cache: Cache) -> list[Finding] | None:
+    """What `check` found in this very set before, waivers applied; None where it has not looked yet."""
+    found = kept.read(cache, kept.key_of(stack, lock, None, _base_env(stack, lock, settings, cache)))
+    return None if found is None else registry.judged(stack, found)
+
+
+def read_wheels(
+    stack: Stack, lock: Lock, *, settings: Settings, cache: Cache, reporter: Reporter
+) -> tuple[dict[str, WheelFacts], dict[str, str], dict[str, str]]:
+    """(facts by package, why a wheel could not be read, why it is no longer where it was)."""
+    with session(settings) as http:
+        return _wheels(stack, lock, settings=settings, cache=cache, reporter=reporter, http=http)
+
+
 def gather(
     stack: Stack,
     lock: Lock,
@@ -79,10 +93,7 @@ def gather(
 ) -> Subject:
     """Everything the checks need. A file that cannot be had is listed in `unread`, and not an error here."""
     tables = load_tables()
-    with session(settings) as http:
-        facts, unread, gone = _wheels(
-            stack, lock, settings=settings, cache=cache, reporter=reporter, http=http
-        )
+    facts, unread, gone = read_wheels(stack, lock, settings=settings, cache=cache, reporter=reporter)
     system = _system(stack, lock, settings, cache, reporter)
     return Subject(
         stack=stack,
@@ -102,7 +113,6 @@ def gather(
 def _wheels(
     stack: Stack, lock: Lock, *, settings: Settings, cache: Cache, reporter: Reporter, http: Session
 ) -> tuple[dict[str, WheelFacts], dict[str, str], dict[str, str]]:
-    """(facts by package, why a wheel could not be read, why it is no longer where it was)."""
     indexes = Indexes(stack.indexes, settings, cache, http)
     store = FactStore(cache, None if settings.offline else http)
     facts: dict[str, WheelFacts] = {}

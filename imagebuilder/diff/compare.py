@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from imagebuilder.diff import packages
+from imagebuilder.diff.findings import compare_findings
+from imagebuilder.diff.libraries import Elf, GpuCode, compare_abi, compare_gpu
 from imagebuilder.diff.model import (
     Diff,
     FileMove,
-    GpuMove,
     Headline,
     LayerRow,
     LayerSharing,
-    Package,
     PackageMove,
     SettingMove,
     Side,
@@ -23,11 +22,7 @@ from imagebuilder.diff.model import (
 from imagebuilder.publish.layerscan import Entry
 from imagebuilder.values import Digest
 
-GpuCode = Callable[[Package], Mapping[str, tuple[str, ...]] | None]
-"""The GPU architectures in each library of a locked wheel; None where nobody has looked yet."""
-
 TARGET = "target"
-_SO_VERSION = re.compile(r"(\.cpython-\d+-[^.]+|\.abi3)?(\.|-)?(?:(?<=[.-])[0-9a-f]{8})?\.so(\.\d+)*$")
 _TARGET_LINES = (
     ("base", "base"), ("platform", "platform"), ("Python", "python"), ("glibc", "glibc"), ("GPUs", "gpus"),
     ("driver promised", "driver"), ("as of", "as-of"),
@@ -48,15 +43,27 @@ class Tables:
     toolkit_floors: Mapping[str, str]
 
 
-def compare(old: Side, new: Side, tables: Tables, gpu_code: GpuCode) -> Diff:
-    """Everything that differs, as far as both sides are known."""
+def compare(old: Side, new: Side, tables: Tables, gpu_code: GpuCode, elf: Elf | None = None) -> Diff:
+    """Everything that differs, as far as both sides are known. elf: where dynamic symbols are asked for."""
     notes = [*(f"{old.label}: {note}" for note in old.notes), *(f"{new.label}: {note}" for note in new.notes)]
     moves: tuple[PackageMove, ...] | None = None
     if old.packages is not None and new.packages is not None:
         moves = packages.compare(old.packages, new.packages, tables.names)
-    gpu, unread = _gpu(moves or (), gpu_code)
+    gpu, unread = compare_gpu(moves or (), gpu_code)
     if unread:
         notes.append(f"GPU code not compared, as its wheels were not read yet (check reads them): {unread}")
+    abi = findings = None
+    if elf is not None and moves is not None:
+        abi, unread = compare_abi(moves, old.packages or (), elf)
+        if unread:
+            notes.append(f"dynamic symbols not compared, as their wheels could not be read: {unread}")
+    if old.findings is not None and new.findings is not None:
+        findings = compare_findings(old.findings, new.findings, moves or ())
+    elif old.kind == new.kind == "stack" and moves is not None:
+        unchecked = " and ".join(side.label for side in (old, new) if side.findings is None)
+        notes.append(
+            f"findings not compared, as check did not see {unchecked} as it is now (--findings runs it)"
+        )
     layers = _layers(old.layers, new.layers)
     if layers is None and old.layers is not None and new.layers is not None:
         notes.append("layers of a plan and of an image from elsewhere cannot be compared")
@@ -69,6 +76,8 @@ def compare(old: Side, new: Side, tables: Tables, gpu_code: GpuCode) -> Diff:
         gpu=gpu,
         layers=layers,
         files=_files(old.files, new.files),
+        abi=abi,
+        findings=findings,
         notes=tuple(notes),
     )
 
@@ -110,7 +119,7 @@ def _facts(side: Side, tables: Tables) -> dict[str, str]:
     return {name: value for name, value in facts.items() if value}
 
 
-# ---------------------------------------------------------------- settings, GPU code
+# ---------------------------------------------------------------- settings
 
 
 def _settings(old: Side, new: Side) -> Iterator[SettingMove]:
@@ -129,44 +138,6 @@ def _only_one_knows(section: str, old: Side, new: Side, one: str | None) -> bool
     """Whether the side without a value may have one from its base image, which the other side knows."""
     without, other = (old, new) if one is None else (new, old)
     return section in without.partial and section not in other.partial
-
-
-def _gpu(moves: Sequence[PackageMove], gpu_code: GpuCode) -> tuple[tuple[GpuMove, ...], str]:
-    """What was gained and lost, and the packages that could not be looked into."""
-    found: list[GpuMove] = []
-    unread: list[str] = []
-    for move in moves:
-        if move.kind != "wheel" or (move.old or move.new) is None:
-            continue
-        sides = [gpu_code(p) if p is not None else {} for p in (move.old, move.new)]
-        if None in sides:
-            known = [p for p in (move.old, move.new) if p is not None and p.sha256 is not None]
-            unread += [move.name] if known else []
-            continue
-        before, after = (_by_library(side or {}) for side in sides)
-        for library in sorted(before.keys() | after.keys()):
-            one, other = before.get(library, set()), after.get(library, set())
-            if one != other:
-                found.append(
-                    GpuMove(
-                        package=move.name,
-                        library=library,
-                        gained=tuple(sorted(other - one)),
-                        lost=tuple(sorted(one - other)),
-                    )
-                )
-    listed = ", ".join(unread[:5]) + (f" and {len(unread) - 5} more" if len(unread) > 5 else "")
-    return tuple(found), listed
-
-
-def _by_library(code: Mapping[str, tuple[str, ...]]) -> dict[str, set[str]]:
-    """Under names that survive a new version: without folder and soname's version; cubins all together."""
-    found: dict[str, set[str]] = {}
-    for path, architectures in code.items():
-        name = path.rpartition("/")[2]
-        name = "*.cubin" if name.endswith(".cubin") else _SO_VERSION.sub(".so", name)
-        found.setdefault(name, set()).update(architectures)
-    return found
 
 
 # ---------------------------------------------------------------- layers, files

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from imagebuilder.diff.model import Accepted, Diff, LayerRow, Package, Side
+from imagebuilder.diff.model import AbiMove, Accepted, Diff, LayerRow, Package, Side
 
 
 def as_json(diff: Diff) -> dict[str, Any]:
@@ -33,6 +33,22 @@ def as_json(diff: Diff) -> dict[str, Any]:
         "gpu": [
             {"package": g.package, "library": g.library, "gained": list(g.gained), "lost": list(g.lost)}
             for g in diff.gpu
+        ],
+        "abi": None if diff.abi is None else [_abi(m) for m in diff.abi],
+        "findings": None
+        if diff.findings is None
+        else [
+            {
+                "move": m.move,
+                "code": m.code,
+                "severity": m.severity,
+                "place": m.place,
+                "old": m.old,
+                "new": m.new,
+                "waived": m.waived,
+                "note": m.note,
+            }
+            for m in diff.findings
         ],
         "layers": _layers(diff),
         "files": None
@@ -68,6 +84,21 @@ def _package(package: Package | None) -> dict[str, Any] | None:
         "sha256": package.sha256.hex if package.sha256 else None,
         "size": package.size,
         "patched": package.patched,
+    }
+
+
+def _abi(move: AbiMove) -> dict[str, Any]:
+    return {
+        "package": move.package,
+        "library": move.library,
+        "state": move.state,
+        "gained": list(move.gained),
+        "lost": list(move.lost),
+        "moved": [{"symbol": name, "old": old, "new": new} for name, old, new in move.moved],
+        "defines-gained": list(move.defines_gained),
+        "defines-lost": list(move.defines_lost),
+        "needs": [{"kind": kind, "old": old, "new": new} for kind, old, new in move.needs],
+        "used": {symbol: list(by) for symbol, by in move.used.items()},
     }
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from imagebuilder.checks.model import Finding, Severity
 from imagebuilder.publish.layerscan import Entry
 from imagebuilder.values import Digest
 
@@ -65,7 +66,8 @@ class Side:
 
     settings: section → name → value (`env`, `image`, `target`, `override`, `patch`, `waiver`, `file`).
     partial: sections whose names are not all known (an image base brings more): what only a side that knows
-    them all has there is not called a difference. notes: what is not known, and why.
+    them all has there is not called a difference. findings: of `check`, waivers applied. notes: what is not
+    known, and why.
     """
 
     label: str
@@ -77,6 +79,7 @@ class Side:
     layers: tuple[LayerRow, ...] | None = None
     files: Mapping[str, Entry] | None = None
     acceptance: Accepted | None = None
+    findings: tuple[Finding, ...] | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -127,6 +130,54 @@ class GpuMove:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AbiMove:
+    """Dynamic symbols of one library.
+
+    library: its path in the wheel, of the new side where it is there. gained, lost: exported names; of a
+    library that is new or gone, all of them. moved: (name, versions before, versions after) of names that
+    stayed. defines: versions that it has now, and no longer. needs: (kind, highest before, highest now) of
+    the versions that it asks of others, such as ("GLIBC", "2.17", "2.34"); empty texts where it asks for
+    none. used: lost names that libraries of other packages of the old side refer to, with those.
+    """
+
+    package: str
+    library: str
+    state: Literal["changed", "removed", "added"]
+    gained: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+    moved: tuple[tuple[str, str, str], ...] = ()
+    defines_gained: tuple[str, ...] = ()
+    defines_lost: tuple[str, ...] = ()
+    needs: tuple[tuple[str, str, str], ...] = ()
+    used: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing of it differs."""
+        return not (
+            self.gained or self.lost or self.moved or self.defines_gained or self.defines_lost or self.needs
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindingMove:
+    """A finding of `check` that only one side has, or that both have with another weight or waiver.
+
+    severity, place: of the side that has it, the new one before the old one. old, new: what it says there;
+    None where it is not found. note: what changed about one that both have.
+    """
+
+    move: Literal["appeared", "vanished", "changed"]
+    code: str
+    severity: Severity
+    place: str
+    old: str | None
+    new: str | None
+    waived: str | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class LayerSharing:
     """What a node that has the first image need not pull for the second. exact: sizes are those of blobs."""
 
@@ -170,6 +221,8 @@ class Diff:
     gpu: tuple[GpuMove, ...]
     layers: LayerSharing | None
     files: tuple[FileMove, ...] | None
+    abi: tuple[AbiMove, ...] | None = None
+    findings: tuple[FindingMove, ...] | None = None
     notes: tuple[str, ...] = ()
 
     @property

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from imagebuilder.cache import Cache
+from imagebuilder.checks.gather import read_wheels
+from imagebuilder.checks.model import Finding
 from imagebuilder.diff import sides
 from imagebuilder.diff.compare import Tables
+from imagebuilder.diff.libraries import Elf, GpuCode
 from imagebuilder.diff.model import Accepted, Package, Side
 from imagebuilder.diff.packages import Names
 from imagebuilder.errors import UsageProblem
+from imagebuilder.facts.elf import ElfFacts
 from imagebuilder.facts.store import FactStore
 from imagebuilder.facts.tables import table
 from imagebuilder.lock.model import Lock
@@ -44,12 +48,15 @@ class Listed:
 
 Attachments = Callable[[ImageRef, Image], Listed]
 
+Findings = Callable[[Stack, Lock], Sequence[Finding] | None]
+"""What `check` finds in a stack with this lock; None where that is not known."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
     """How sides are read. files: read the layers of images; None: of those that lie here.
 
-    lock_of: finds a stack's lock.
+    lock_of: finds a stack's lock. wheels: read the facts of a stack's wheels where they are not known.
     """
 
     cwd: Path
@@ -59,8 +66,10 @@ class Reading:
     lock_of: LockOf
     acceptance: Acceptance
     attachments: Attachments
+    findings: Findings
     platform: Platform
     files: bool | None = None
+    wheels: bool = False
     known: dict[Digest, ImageContents] = field(default_factory=dict)
 
     def side(self, argument: str) -> Side:
@@ -82,8 +91,11 @@ class Reading:
                 hint=error.hint,
             ) from None
         lock = self.lock_of(stack)
-        accepted = self.acceptance(None, stack.name)
-        return sides.of_stack(stack, lock, label=argument, acceptance=accepted)
+        if lock is not None and self.wheels:
+            read_wheels(stack, lock, settings=self.settings, cache=self.cache, reporter=self.reporter)
+        side = sides.of_stack(stack, lock, label=argument, acceptance=self.acceptance(None, stack.name))
+        found = self.findings(stack, lock) if lock is not None else None
+        return replace(side, findings=None if found is None else tuple(found))
 
     def _may_be_reference(self, argument: str) -> bool:
         """A stack's name has no such mark, its path ends in .toml; a folder here is no registry."""
@@ -147,7 +159,7 @@ def load_tables() -> Tables:
     )
 
 
-def gpu_code_from(cache: Cache) -> Callable[[Package], Mapping[str, tuple[str, ...]] | None]:
+def gpu_code_from(cache: Cache) -> GpuCode:
     """GPU code of wheels whose facts are in the cache (`check` and `matrix` put them there)."""
     store = FactStore(cache)
 
@@ -158,6 +170,19 @@ def gpu_code_from(cache: Cache) -> Callable[[Package], Mapping[str, tuple[str, .
         return {path: tuple(sorted(map(str, code.entries))) for path, code in facts.gpu.items()}
 
     return gpu_code
+
+
+def elf_from(cache: Cache) -> Elf:
+    """Dynamic symbols of wheels whose facts are in the cache."""
+    store = FactStore(cache)
+
+    def elf(package: Package) -> Mapping[str, ElfFacts] | None:
+        facts = store.known(package.sha256)
+        if facts is None:
+            return {} if _is_plain(package) else None
+        return facts.elf
+
+    return elf
 
 
 def _is_plain(package: Package) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,50 @@ def test_settings_overrides_patches_and_files(imagebuilder: Command, small: Smal
     assert {(m["name"], m["move"]) for m in found["packages"]} == {("three", "patched"), ("two", "upgraded")}
     markdown = imagebuilder("diff", "old", "s", "--format", "markdown").out
     assert "### old → s" in markdown and "| + two | two==1.1 (to see it) |" in markdown
+
+
+def test_abi_and_findings(imagebuilder: Command, small: Small, tmp_path: Path) -> None:
+    """Two releases of a wheel with a library; the newer one needs a library that nobody has."""
+    small.wheel("one", files={"one/libone.so": library(tmp_path, "void a(void){} void b(void){}")})
+    small.write("one==1.0")
+    shutil.copytree("stacks", "old")
+    small.wheel(
+        "one", "2.0", files={"one/libone.so": library(tmp_path, "void b(void){} void c(void){}", "-lnone")}
+    )
+    small.write("one==2.0")
+    for stack in ("old/s.toml", "s"):
+        done = imagebuilder("lock", stack)
+        assert done.code == 0, done.err
+    found = diff(imagebuilder, "old/s.toml", "s")
+    assert found["abi"] is None and found["findings"] is None
+    assert any("--findings runs it" in note for note in found["not-compared"])
+
+    found = diff(imagebuilder, "old/s.toml", "s", "--abi", "--findings")
+    (move,) = found["abi"]
+    assert (move["library"], move["gained"], move["lost"]) == ("one/libone.so", ["c"], ["a"])
+    appeared = {(m["move"], m["code"], m["place"]) for m in found["findings"]}
+    assert ("appeared", "lib.missing-for-plugin", "one: one/libone.so") in appeared
+    text = imagebuilder("diff", "old/s.toml", "s", "--abi").out
+    assert "Findings: 1 appeared" in text, "they are known now"
+    assert re.search(r"~ one +libone.so +\+1 +-1", text)
+    back = diff(imagebuilder, "s", "old/s.toml")
+    assert {m["move"] for m in back["findings"]} == {"vanished"}
+
+
+def library(folder: Path, source: str, *options: str) -> bytes:
+    """A compiled library; with -lnone, one that needs a library that is nowhere."""
+    cc = shutil.which("cc") or shutil.which("gcc")
+    if cc is None:
+        pytest.skip("no C compiler here")
+    base = [cc, "-shared", "-fPIC", "-nostdlib"]
+    (folder / "none.c").write_text("void none(void){}")
+    subprocess.run([*base, "-o", folder / "libnone.so", folder / "none.c"], check=True)
+    (folder / "x.c").write_text(
+        f"void none(void);\n{source}\nvoid user(void){{ {'none();' if options else ''} }}"
+    )
+    words = [*base, "-o", folder / "x.so", folder / "x.c", f"-L{folder}", *options]
+    subprocess.run(words, check=True)
+    return (folder / "x.so").read_bytes()
 
 
 def test_exit_code_and_output(imagebuilder: Command, two_images: None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from imagebuilder.diff.text import WORDS
+from imagebuilder.diff.blocks import WORDS
 from tests.support.diff_example import PAGE, insert_example
 
 

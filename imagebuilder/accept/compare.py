@@ -48,7 +48,7 @@ def compare(records: Sequence[Record]) -> Comparison:
         row("known answers right", lambda r: percent(r.answers.eagle3 if r.answers else None)),
         row("units", lambda r: f"{r.units} {r.pairing}"),
     ]
-    return Comparison(head=tuple(r.stack for r in records), rows=tuple(rows), notes=_unlike(records))
+    return Comparison(head=_names(records), rows=tuple(rows), notes=_unlike(records))
 
 
 def _level_rows(level: int, found: Sequence[LevelFigures | None]) -> list[Row]:
@@ -74,9 +74,23 @@ def _against_first(figures: Sequence[Estimate | None]) -> tuple[str, ...]:
     for number, figure in enumerate(figures):
         text = f"{figure.value:.1f}" if figure else "–"
         if number and figure and first:
-            text += f" ({100 * (figure.value / first.value - 1):+.0f} %)"
+            text += f" ({change(first, figure)})"
         texts.append(text)
     return tuple(texts)
+
+
+def change(before: Estimate | None, now: Estimate) -> str:
+    """`+78 %`; empty where there was nothing before."""
+    return f"{100 * (now.value / before.value - 1):+.0f} %" if before else ""
+
+
+def _names(records: Sequence[Record]) -> tuple[str, ...]:
+    """Stacks; with the time where a stack comes twice."""
+    stacks = [record.stack for record in records]
+    return tuple(
+        f"{r.stack} {r.started[:16].replace('T', ' ')}" if stacks.count(r.stack) > 1 else r.stack
+        for r in records
+    )
 
 
 def _unlike(records: Sequence[Record]) -> tuple[str, ...]:

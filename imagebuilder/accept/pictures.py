@@ -177,7 +177,7 @@ def _gpus(run: RunResult) -> Iterator[Chart | None]:
                 lines.append((f"GPU {gpu.index}", _thinned(points)))
         if len(lines) > _MOST_LINES:
             lines = _range(lines)
-        rows = [(name, f"gpu{number}", points) for number, (name, points) in enumerate(lines)]
+        rows = [(name, f"line{number}", points) for number, (name, points) in enumerate(lines)]
         yield over_time(title, "minutes", unit, rows)
 
 

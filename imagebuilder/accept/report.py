@@ -19,6 +19,15 @@ from imagebuilder.accept.requirement import Requirement, percent, points, shown
 from imagebuilder.stack import shipped_folder
 
 FOLDER = "accept"
+SIZE = {
+    "width": WIDTH,
+    "height": HEIGHT,
+    "left": LEFT,
+    "right": WIDTH - RIGHT,
+    "top": TOP,
+    "bottom": HEIGHT - BOTTOM,
+}
+"""Of a chart, as its template draws it."""
 _SECRET_OPTIONS = ("--api-key", "--admin-api-key")
 _MOST_TEXT = 1200
 """Characters of a reply that are shown."""
@@ -35,14 +44,15 @@ def markdown(run: RunResult, record: Record) -> str:
 
 
 def _render(name: str, run: RunResult, record: Record) -> str:
-    return str(_environment().get_template(name).render(_variables(run, record)))
+    return str(environment().get_template(name).render(_variables(run, record)))
 
 
 @cache
-def _environment() -> Any:
+def environment() -> Any:
+    """Of all templates of acceptances."""
     import jinja2
 
-    environment = jinja2.Environment(
+    made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(shipped_folder().parent / "templates" / FOLDER),
         undefined=jinja2.StrictUndefined,
         autoescape=lambda name: bool(name) and ".html" in str(name),
@@ -50,10 +60,11 @@ def _environment() -> Any:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters.update(
+    made.globals["symbols"] = {"pass": "✓", "fail": "✕", "inconclusive": "?"}
+    made.filters.update(
         shown=shown, percent=percent, points=points, share=_share, cell=_cell, clipped=_clipped, words=_words
     )
-    return environment
+    return made
 
 
 def _cell(text: object) -> str:
@@ -97,15 +108,7 @@ def _variables(run: RunResult, record: Record) -> dict[str, Any]:
         "groups": groups(run, record),
         "environment": _facts(run),
         "starts": _starts(run),
-        "size": {
-            "width": WIDTH,
-            "height": HEIGHT,
-            "left": LEFT,
-            "right": WIDTH - RIGHT,
-            "top": TOP,
-            "bottom": HEIGHT - BOTTOM,
-        },
-        "symbols": {"pass": "✓", "fail": "✕", "inconclusive": "?"},
+        "size": SIZE,
         "highest_accept": max((length for _, length in record.accept_length.by_kind), default=1.0),
     }
 

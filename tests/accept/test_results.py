@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +14,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from imagebuilder.accept import codec
+from imagebuilder.accept import beside, codec
+from imagebuilder.accept.beside import main_level
 from imagebuilder.accept.compare import compare
 from imagebuilder.accept.model import RunResult
 from imagebuilder.accept.record import Record, make_record
@@ -39,6 +41,7 @@ from imagebuilder.errors import ArtefactUnusable, NotAccepted, UsageProblem
 from imagebuilder.stack.model import Load, Requirements
 from imagebuilder.values import Digest
 from tests.accept.synthetic import IMAGE, make_run
+from tests.accept.test_report import Page
 
 LOAD = Load(concurrency=(1,), pairing="starts", starts=3, rounds=3)
 CU128 = Digest.of(b"cu128")
@@ -246,6 +249,35 @@ def test_54_beside_96(tmp_path: Path) -> None:
     assert "another model" in compare([records[0], other]).notes[0]
 
 
+def test_a_page_of_results_beside_each_other(tmp_path: Path) -> None:
+    two(tmp_path)
+    records = [s.record for s in all_results(tmp_path) if s.record]
+    assert main_level(records) == 1
+    page = beside.html(records)
+    parsed = Page(page)
+    assert not parsed.links and "script" not in parsed.tags and {"svg", "figure", "table"} <= parsed.tags
+    assert "default-src 'none'" in page and "prefers-color-scheme: dark" in page
+    told = re.sub(r"<[^>]*>", "", page)
+    for words in ("cu128 beside cu130", "fail", "+78 %", "Throughput with EAGLE-3"):
+        assert words in told, words
+    widths = [float(w) for w in re.findall(r'class="eagle3" style="width: ([\d.]+)%', page)]
+    assert widths[1] == 100.0 and 50 < widths[0] < 60, "both on one scale"
+    hostile = [replace(records[0], model='<script>"|x', stack="<b>"), replace(records[1], failure="<script>")]
+    assert "script" not in Page(beside.html(hostile)).tags
+    assert "| cu128 | cu130 |" in beside.markdown(records)
+
+
+def test_results_that_share_nothing(tmp_path: Path) -> None:
+    empty = make_run(load=LOAD, units=0, failure="the server ended")
+    record = make_record(empty, judge(empty))
+    other = make_run(load=replace(LOAD, concurrency=(4,)))
+    assert main_level([record, make_record(other, judge(other))]) is None
+    page = beside.html([record, record, make_record(other, judge(other))])
+    Page(page)
+    assert "no speedup was measured" in page
+    assert page.count("cu130 2026-11-30 12:00") >= 3, "one stack twice: with its time"
+
+
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = ["--results", str(tmp_path)]
     assert command(["results", *folder]) == 0
@@ -287,3 +319,17 @@ def test_a_rehearsal_that_passed_is_found_again(tmp_path: Path) -> None:
     found = still_passes(tmp_path, None, run.scenario)
     assert found and found.folder == stored.folder
     assert still_passes(tmp_path, None, replace(run.scenario, stack="another")) is None
+
+
+def test_pages_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    two(tmp_path)
+    folder = ["--results", str(tmp_path)]
+    assert command(["results", "--format", "html", *folder]) == 2
+    assert "beside each other" in capsys.readouterr().err
+    page = tmp_path / "page.html"
+    assert command(["results", "cu128", "cu130", "--format", "html", "--output", str(page), *folder]) == 0
+    assert capsys.readouterr().out == "" and page.read_text().startswith("<!doctype html>")
+    assert command(["results", "cu128", "cu130", "--format", "markdown", *folder]) == 0
+    assert capsys.readouterr().out.startswith("# cu128 beside cu130\n")
+    assert command(["results", "cu128", "--format", "json", *folder]) == 0
+    assert len(json.loads(capsys.readouterr().out)["results"]) == 1

@@ -64,6 +64,7 @@ def test_the_copy_builds_from_the_mirror_and_runs(machine: Machine, tmp_path: Pa
 @pytest.mark.docker
 def test_plain_docker_builds_the_rendered_context(machine: Machine, containerd_engine: TestEngine) -> None:
     """No imagebuilder around: what `render` wrote is all that `docker build` is given."""
+    assert machine.run("lock", "cu130").code == 0
     rendered = machine.run("render", "cu130", "--vendored", "--output", "context")
     assert rendered.code == 0, rendered.err
     tag = "imagebuilder-test:cu130-copy"

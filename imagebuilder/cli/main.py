@@ -37,6 +37,7 @@ VERBS = {
     "pull": "bring an image of a registry here, as a layout",
     "evidence": "what is attached to an image in a registry, verified",
     "diff": "what changes between two stacks, locks or images",
+    "snapshot": "an existing environment, image or container → a stack and lock that rebuild it",
     "deploy": "an accepted image → a running service, with Docker or in Kubernetes",
     "list": "images, results and the cache, with sizes",
     "clean": "free space, without what is in use",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -181,6 +181,10 @@ def installed(status: bytes) -> tuple[DebFile, ...]:
                     size=0,
                     sha256=_NO_FILE,
                     pocket="",
+                    essential=fields.get("essential") == "yes",
+                    rank=_rank(fields),
+                    pre_depends=fields.get("pre-depends", ""),
+                    depends=fields.get("depends", ""),
                     provides=fields.get("provides", ""),
                     conflicts=", ".join(filter(None, (fields.get("conflicts"), fields.get("breaks")))),
                 )
@@ -264,7 +268,6 @@ def _row(stanza: bytes, pocket: str) -> tuple[str | int, ...]:
             f"the package list of {pocket} has an entry that cannot be used",
             seen=f"Package: {name!r}, Filename: {path!r}, Size: {size!r}, SHA256: {sha256!r}",
         )
-    priority = fields.get("priority", "optional").lower()
     conflicts = ", ".join(filter(None, (fields.get("conflicts"), fields.get("breaks"))))
     return (
         name,
@@ -274,9 +277,14 @@ def _row(stanza: bytes, pocket: str) -> tuple[str | int, ...]:
         int(size),
         sha256,
         int(fields.get("essential") == "yes"),
-        _PRIORITIES.index(priority) if priority in _PRIORITIES else 3,
+        _rank(fields),
         fields.get("pre-depends", ""),
         fields.get("depends", ""),
         fields.get("provides", ""),
         conflicts,
     )
+
+
+def _rank(fields: Mapping[str, str]) -> int:
+    priority = fields.get("priority", "optional").lower()
+    return _PRIORITIES.index(priority) if priority in _PRIORITIES else 3

@@ -49,7 +49,7 @@ class Reading:
         """
         stored = self.cache.read_record(_KIND, file.sha256.hex) if file.sha256 else None
         if stored is None:
-            with self._open(file) as wheel:
+            with self.opened(file) as wheel:
                 raw = wheel.metadata()
             fields = {key: raw.get(key) for key in ("name", "version", "requires_dist")}
             stored = json.dumps(fields).encode()
@@ -59,11 +59,11 @@ class Reading:
 
     def member_paths(self, file: IndexFile) -> frozenset[str]:
         """The paths of all files in a wheel."""
-        with self._open(file) as wheel:
+        with self.opened(file) as wheel:
             return frozenset(member.path for member in wheel.files)
 
     @contextmanager
-    def _open(self, file: IndexFile) -> Iterator[Wheel]:
+    def opened(self, file: IndexFile) -> Iterator[Wheel]:
         """The wheel, where it lies. Its inner name is not compared with the file name: callers do."""
         from imagebuilder.facts.wheel import Wheel
 

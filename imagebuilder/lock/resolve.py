@@ -98,23 +98,30 @@ class _Resolved:
 
     def wheels(self, stack_name: str) -> tuple[Wheel, ...]:
         return tuple(
-            Wheel(
-                name=name,
-                version=str(found.file.version),
-                filename=found.file.filename,
-                size=found.size,
-                sha256=found.sha256,
-                path=f"wheels/{stack_name}/{found.file.filename}",
-                index=found.file.index if found.file.index != DIRECT else None,
-                url=found.file.url if found.file.index == DIRECT else None,
-                requires=self.edges.requires[name],
-                extras=self.edges.extras[name],
-                hash_origin=found.origin,
-                upload_time=found.file.upload_time,
-                metadata_version=_differing_version(found.file, self.metadata[name]),
-            )
+            locked_wheel(stack_name, name, found, self.metadata[name], self.edges)
             for name, found in self.files.items()
         )
+
+
+def locked_wheel(
+    stack_name: str, name: NormalizedName, found: Measured, metadata: Metadata, edges: Edges
+) -> Wheel:
+    """A measured file as a lock has it."""
+    return Wheel(
+        name=name,
+        version=str(found.file.version),
+        filename=found.file.filename,
+        size=found.size,
+        sha256=found.sha256,
+        path=f"wheels/{stack_name}/{found.file.filename}",
+        index=found.file.index if found.file.index != DIRECT else None,
+        url=found.file.url if found.file.index == DIRECT else None,
+        requires=edges.requires[name],
+        extras=edges.extras[name],
+        hash_origin=found.origin,
+        upload_time=found.file.upload_time,
+        metadata_version=_differing_version(found.file, metadata),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ import re
 import tarfile
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
@@ -75,26 +76,65 @@ class LayerContents:
 
 def scan(path: Path) -> LayerContents:
     """Reads a layer's blob to its end. Raises ArtefactUnusable."""
+    scanned = _Scan()
+    with open_layer(path) as tar:
+        for member in entries(tar):
+            scanned.add(tar, member)
+    return scanned.contents()
+
+
+def scan_stream(stream: IO[bytes], name: str) -> LayerContents:
+    """The same of a plain tar that comes in a stream, such as a container's file system."""
+    scanned = _Scan()
+    with open_tar(stream, name) as tar:
+        for member in entries(tar):
+            scanned.add(tar, member)
+    return scanned.contents()
+
+
+@contextmanager
+def open_layer(path: Path) -> Iterator[tarfile.TarFile]:
+    """A layer's blob, to be read once from its beginning. ArtefactUnusable for whatever is wrong with it."""
+    with (
+        errors_of_reading(path.name),
+        path.open("rb") as file,
+        open_tar(_decompressed(file), path.name) as tar,
+    ):
+        yield tar
+
+
+@contextmanager
+def open_tar(stream: IO[bytes], name: str) -> Iterator[tarfile.TarFile]:
+    """A tar in a stream, to be read once from its beginning. Errors as `open_layer`."""
+    with (
+        errors_of_reading(name),
+        tarfile.open(
+            fileobj=cast("IO[bytes]", stream),
+            mode="r|",
+            tarinfo=SmallHeaders,
+            encoding="utf-8",
+            errors="surrogateescape",
+        ) as tar,
+    ):
+        yield tar
+
+
+def entries(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Its members, none of them remembered."""
+    for member in tar:
+        yield member
+        tar.members = []  # type: ignore[attr-defined]
+
+
+@contextmanager
+def errors_of_reading(name: str) -> Iterator[None]:
+    """Turns what is wrong with a layer into ArtefactUnusable."""
     import zstandard
 
-    scanned = _Scan()
     try:
-        with (
-            path.open("rb") as file,
-            tarfile.open(
-                fileobj=cast("IO[bytes]", _decompressed(file)),
-                mode="r|",
-                tarinfo=SmallHeaders,
-                encoding="utf-8",
-                errors="surrogateescape",
-            ) as tar,
-        ):
-            for member in tar:
-                scanned.add(tar, member)
-                tar.members = []  # type: ignore[attr-defined]
+        yield
     except (tarfile.TarError, OSError, EOFError, zlib.error, zstandard.ZstdError, UnicodeError) as error:
-        raise ArtefactUnusable(f"{path.name} cannot be read as a layer", seen=str(error)[:200]) from None
-    return scanned.contents()
+        raise ArtefactUnusable(f"{name} cannot be read as a layer", seen=str(error)[:200]) from None
 
 
 def _decompressed(file: IO[bytes]) -> Any:

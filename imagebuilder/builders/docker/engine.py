@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from imagebuilder.builders.docker.advice import push_advice, refused, start_advice, unreachable
-from imagebuilder.errors import BuildFailed, ImagebuilderError, MachineLacks, PushFailed
+from imagebuilder.errors import BuildFailed, ImagebuilderError, MachineLacks, PushFailed, UsageProblem
 from imagebuilder.oci.archive import stream_archive
 from imagebuilder.oci.credentials import Credential
 from imagebuilder.oci.image import Image
@@ -250,6 +250,41 @@ class Engine:
                 return status, container.logs().decode(errors="replace")
             finally:
                 container.remove(force=True, v=True)
+
+    def container(self, identity: str) -> dict[str, Any]:
+        """What the engine says of a container. UsageProblem: it has none of that name or id."""
+        import docker
+
+        with self._errors(f"the engine cannot be asked for {identity}"):
+            try:
+                found: dict[str, Any] = self._api.inspect_container(identity)
+            except docker.errors.NotFound:
+                raise UsageProblem(
+                    f"the engine has no container {identity}", hint="docker ps --all"
+                ) from None
+        return found
+
+    def image(self, identity: str) -> dict[str, Any]:
+        """What the engine says of an image; nothing where it is gone."""
+        import docker
+
+        with self._errors(f"the engine cannot be asked for {identity}"):
+            try:
+                found: dict[str, Any] = self._api.inspect_image(identity)
+            except docker.errors.ImageNotFound:
+                return {}
+        return found
+
+    @contextmanager
+    def exporting(self, identity: str) -> Iterator[Iterator[bytes]]:
+        """A container's file system as a tar, in pieces; it may be left before its end."""
+        with self._errors(f"the engine cannot export {identity}"):
+            chunks = self.client.api.export(identity, chunk_size=_CHUNK)
+            try:
+                yield iter(chunks)
+            finally:
+                if (close := getattr(chunks, "close", None)) is not None:
+                    close()
 
     @contextmanager
     def _errors(

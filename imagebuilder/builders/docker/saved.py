@@ -84,6 +84,11 @@ def digest_in_name(path: Path) -> Digest | None:
         return None
 
 
+def reader_of(chunks: Iterator[bytes]) -> io.RawIOBase:
+    """A file of what comes in pieces."""
+    return _Reader(chunks)
+
+
 class _Reader(io.RawIOBase):
     """A file of what comes in pieces."""
 

@@ -76,12 +76,12 @@ class Sampler:
             return
         try:
             pynvml.nvmlInit()
+            self._nvml = pynvml
+            count = pynvml.nvmlDeviceGetCount()
+            self._handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
         except pynvml.NVMLError as error:
             self._facts = replace(self._facts, note=f"GPUs were not sampled: NVML says {error}")
             return
-        self._nvml = pynvml
-        count = pynvml.nvmlDeviceGetCount()
-        self._handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
         cuda = self._quietly(pynvml.nvmlSystemGetCudaDriverVersion_v2) or 0
         self._facts = replace(
             self._facts,
@@ -119,9 +119,6 @@ class Sampler:
 
     def _one(self, index: int, handle: Any, at: float) -> HostSample:
         nvml, ask = self._nvml, self._quietly
-        reasons = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None) or getattr(
-            nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", None
-        )
         power = ask(nvml.nvmlDeviceGetPowerUsage, handle)
         energy = ask(nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
         used = ask(nvml.nvmlDeviceGetUtilizationRates, handle)
@@ -136,8 +133,16 @@ class Sampler:
             utilisation=used.gpu / 100 if used else None,
             memory_used=int(memory.used) if memory else None,
             energy_j=energy / 1000 if energy is not None else None,
-            reasons=ask(reasons, handle) if reasons else None,
+            reasons=self._reasons(handle),
         )
+
+    def _reasons(self, handle: Any) -> int | None:
+        """Under the name that this release of NVML and of its binding have."""
+        for name in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"):
+            call = getattr(self._nvml, name, None)
+            if call and (bits := self._quietly(call, handle)) is not None:
+                return int(bits)
+        return None
 
     def _quietly(self, call: Callable[..., T], *arguments: Any) -> T | None:
         """What NVML answers, None where this GPU cannot tell."""

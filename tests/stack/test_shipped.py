@@ -1,4 +1,4 @@
-"""The shipped stacks: what DESIGN and the field's facts say of them."""
+"""The shipped stacks: what they must say."""
 
 from __future__ import annotations
 

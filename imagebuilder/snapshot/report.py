@@ -199,7 +199,7 @@ def _silent(change: Change) -> bool:
 def _change(change: Change) -> str:
     how = {"patch": "in the patch", "file": "as an extra file"}.get(change.how, "")
     why = f" ({change.why})" if change.why else ""
-    return f"/{change.path}: {change.what}, {how}{why}"
+    return f"{change.member}: {change.what}, {how}{why}"
 
 
 def _short(lines: Sequence[str]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterator
 
 from imagebuilder.checks.model import Check, Code, Finding
@@ -42,11 +43,22 @@ SHADOW = Code(
     remedy="remove it, or take its folder (often `stubs` or `compat`) off the search path",
     tables=("driver",),
 )
+COMPAT = Code(
+    code="driver.compat-only-for-data-centres",
+    severity="warning",
+    meaning="the base brings forward compatibility (cuda-compat) for a driver newer than the promised one",
+    consequence="where the host's driver is older, this library is taken, and CUDA fails with error 803 or "
+    "804 on GPUs that are not for data centres",
+    remedy="a driver of the release's own floor in `target.driver`, or a base without cuda-compat",
+    tables=("drivers",),
+)
+_COMPAT = re.compile(r"/compat/libcuda\.so\.(\d+\.\d+(?:\.\d+)?)$")
 
 
 def run(subject: Subject) -> Iterator[Finding]:
     """By the runtime's version in the lock."""
     yield from _shadows(subject)
+    yield from _compat(subject)
     driver, release = subject.stack.target.driver, _runtime(subject)
     if driver is None or release is None:
         return
@@ -85,17 +97,13 @@ def _runtime(subject: Subject) -> tuple[str, str] | None:
 
 def _shadows(subject: Subject) -> Iterator[Finding]:
     environment = subject.environment
-    folders = {*environment.files.ld_library_path, *environment.files.default_dirs}
     for assumed in subject.tables.driver:
-        places = [*environment.siblings(assumed.soname)]
-        places += [p for p in subject.system.libraries if posixpath.basename(p) == assumed.soname]
-        for path in places:
-            searched = posixpath.dirname(path) in folders
-            if searched:
-                yield _finding(
-                    SHADOW, f"{assumed.soname} of the driver is in the image", (path,),
-                    environment.owner.get(path, ""), environment.relative(path),
-                )  # fmt: skip
+        for path, through in _found(subject, assumed.soname).items():
+            yield _finding(
+                SHADOW, f"{assumed.soname} of the driver is in the image",
+                (path, f"found through {through}"),
+                environment.owner.get(path, ""), environment.relative(path),
+            )  # fmt: skip
     for path in environment.files.ld_library_path:
         if {"stubs", "compat"} & set(path.split("/")):
             yield Finding(
@@ -105,6 +113,44 @@ def _shadows(subject: Subject) -> Iterator[Finding]:
                 evidence=(f"env.LD_LIBRARY_PATH has {path}",),
                 fix=SHADOW.remedy,
                 key="env.LD_LIBRARY_PATH",
+            )
+
+
+def _found(subject: Subject, soname: str) -> dict[str, str]:
+    """Files with this soname, or its name, where the loader looks → how it gets there."""
+    environment = subject.environment
+    files = environment.files
+    folders = {files.place(f): "LD_LIBRARY_PATH" for f in reversed(files.ld_library_path)}
+    folders = {**{files.place(f): f for f in files.default_dirs}, **folders}
+    stem = soname.partition(".so")[0] + ".so"
+    inside = [p for p in subject.system.libraries if posixpath.basename(p).startswith(stem)]
+    here = [p for p in inside if soname in (posixpath.basename(p), subject.system.libraries[p].soname)]
+    found = {
+        path: folders[folder]
+        for path in (*environment.siblings(soname), *here)
+        if (folder := posixpath.dirname(path)) in folders
+    }
+    cached = files.resolve(files.cache.get(soname, ""))
+    return {**found, **({cached: "/etc/ld.so.cache"} if cached and cached not in found else {})}
+
+
+def _compat(subject: Subject) -> Iterator[Finding]:
+    """A newer driver library in a `compat` folder: the container runtime puts it before the host's."""
+    driver = subject.stack.target.driver
+    for path in subject.system.libraries if driver else ():
+        match = _COMPAT.search(path)
+        if match is None or driver is None or Release(match[1]) <= driver:
+            continue
+        able = subject.tables.drivers["compat-capabilities"]
+        lost = [g for g in subject.stack.target.gpus if ".".join(map(str, g.capability)) not in able]
+        if lost:
+            yield Finding(
+                code=COMPAT.code,
+                severity=COMPAT.severity,
+                what=f"the base has cuda-compat of driver {match[1]}, {driver} is promised for {lost[0]}",
+                evidence=(path, f"capabilities of data-centre GPUs: {', '.join(able)}"),
+                fix=COMPAT.remedy,
+                key="target.driver",
             )
 
 
@@ -121,4 +167,4 @@ def _finding(code: Code, what: str, evidence: tuple[str, ...], package: str = ""
     )
 
 
-CHECK = Check(run=run, codes=(FLOOR, TOOLKIT, PTX, SHADOW))
+CHECK = Check(run=run, codes=(FLOOR, TOOLKIT, PTX, SHADOW, COMPAT))

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import posixpath
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 from imagebuilder.cache import Cache
 from imagebuilder.checks import kept, registry
+from imagebuilder.checks.gather_base import SeenBase, see_base
 from imagebuilder.checks.model import Finding
 from imagebuilder.checks.subject import Subject
-from imagebuilder.checks.system import assumed_system
-from imagebuilder.checks.tables import load_tables
-from imagebuilder.errors import ArtefactUnusable, MachineLacks
-from imagebuilder.facts.debs import deb_facts, system_of
+from imagebuilder.checks.system import assumed_packages, assumed_system
+from imagebuilder.checks.tables import Tables, load_tables
+from imagebuilder.errors import ArtefactUnusable
+from imagebuilder.facts.debs import DebFacts, deb_facts, system_of
 from imagebuilder.facts.environment import SystemFacts
+from imagebuilder.facts.layer import LayerFacts
 from imagebuilder.facts.record import WheelFacts
 from imagebuilder.facts.store import FactStore
 from imagebuilder.index.http import NotFound, Session, session
@@ -22,11 +26,10 @@ from imagebuilder.index.simple import Indexes
 from imagebuilder.lock.fetch import adopt_wheels, fetch
 from imagebuilder.lock.model import Lock, Wheel
 from imagebuilder.lock.target import target_facts
-from imagebuilder.oci.base import read_base, resolve_base
 from imagebuilder.plan.model import Plan
-from imagebuilder.progress import Reporter
+from imagebuilder.progress import Reporter, Silent
 from imagebuilder.settings import Settings
-from imagebuilder.stack.model import OciBase, Stack
+from imagebuilder.stack.model import DebianBase, Stack
 
 _WORKERS = 4  # reading facts is mostly inflating and hashing
 
@@ -42,14 +45,16 @@ def check(
     previous: Lock | None = None,
     folder: Path | None = None,
     download: bool = False,
+    read_base: bool = False,
 ) -> list[Finding]:
     """The findings of a set, waivers applied; from the cache where the same set was checked before.
 
     folder: where the lock lies; wheels that were fetched beside it are read there. download: bring wheels
-    whose facts are not known as whole files, since they are needed anyway.
+    whose facts are not known as whole files, since they are needed anyway. read_base: fetch an image base
+    however large it is.
     """
-    base_env = _base_env(stack, lock, settings, cache)
-    key = kept.key_of(stack, lock, previous, base_env)
+    base = see_base(stack, lock, settings=settings, cache=cache, reporter=reporter, read=read_base)
+    key = kept.key_of(stack, lock, previous, base.env, base.identity)
     found = kept.read(cache, key)
     if found is None:
         unknown = _unknown(lock, cache)
@@ -58,9 +63,8 @@ def check(
         if unknown.wheels and download:
             fetch(unknown, stack, settings, cache, reporter)
         subject = gather(
-            stack, lock, plan, settings=settings, cache=cache, reporter=reporter, previous=previous
+            stack, lock, plan, settings=settings, cache=cache, reporter=reporter, previous=previous, base=base
         )
-        subject = replace(subject, base_env=base_env)
         found = registry.run(subject)
         if not (subject.unread or subject.gone or (subject.system_is_assumed and lock.debs)):
             kept.write(cache, key, found)
@@ -69,7 +73,8 @@ def check(
 
 def known_findings(stack: Stack, lock: Lock, *, settings: Settings, cache: Cache) -> list[Finding] | None:
     """What `check` found in this very set before, waivers applied; None where it has not looked yet."""
-    found = kept.read(cache, kept.key_of(stack, lock, None, _base_env(stack, lock, settings, cache)))
+    base = see_base(stack, lock, settings=replace(settings, offline=True), cache=cache, reporter=Silent())
+    found = kept.read(cache, kept.key_of(stack, lock, None, base.env, base.identity))
     return None if found is None else registry.judged(stack, found)
 
 
@@ -90,11 +95,18 @@ def gather(
     cache: Cache,
     reporter: Reporter,
     previous: Lock | None = None,
+    base: SeenBase | None = None,
 ) -> Subject:
-    """Everything the checks need. A file that cannot be had is listed in `unread`, and not an error here."""
+    """Everything the checks need. A file that cannot be had is listed in `unread`, and not an error here.
+
+    base: what was seen of it; looked at here where it was not.
+    """
+    base = base or see_base(stack, lock, settings=settings, cache=cache, reporter=reporter)
     tables = load_tables()
     facts, unread, gone = read_wheels(stack, lock, settings=settings, cache=cache, reporter=reporter)
-    system = _system(stack, lock, settings, cache, reporter)
+    seen = isinstance(stack.base, DebianBase) or base.layers
+    packages = _debs(stack, lock, settings, cache, reporter) if seen else None
+    system = _system(stack, base, packages, tables)
     return Subject(
         stack=stack,
         lock=lock,
@@ -106,6 +118,8 @@ def gather(
         gone=gone,
         system=system or assumed_system(stack, tables),
         system_is_assumed=system is None,
+        base_env=base.env,
+        base_unseen=base.unseen,
         previous=previous,
     )
 
@@ -147,21 +161,6 @@ def _wheels(
     return dict(sorted(facts.items())), unread, gone
 
 
-def _base_env(stack: Stack, lock: Lock, settings: Settings, cache: Cache) -> dict[str, str]:
-    """Environment of the base image, from an OCI layout or from the cache; empty where it is in neither."""
-    locked, base, platform = lock.base, stack.base, stack.target.platform
-    try:
-        if isinstance(base, OciBase) and stack.path is not None:
-            return dict(read_base(stack.path.parent / base.path, platform, cache).image.config.env)
-        if locked is not None and locked.ref is not None:
-            pinned = replace(locked.ref, digest=locked.manifest or locked.index)
-            offline = replace(settings, offline=True)
-            return dict(resolve_base(pinned, platform, settings=offline, cache=cache).image.config.env)
-    except (ArtefactUnusable, MachineLacks):
-        pass  # not here: what is known of such a base by its name has to do
-    return {}
-
-
 def _unknown(lock: Lock, cache: Cache) -> Lock:
     """The lock with only the wheels of which neither facts nor the file are in the cache."""
     store = FactStore(cache)
@@ -170,11 +169,26 @@ def _unknown(lock: Lock, cache: Cache) -> Lock:
 
 
 def _system(
-    stack: Stack, lock: Lock, settings: Settings, cache: Cache, reporter: Reporter
+    stack: Stack, base: SeenBase, packages: Sequence[DebFacts] | None, tables: Tables
 ) -> SystemFacts | None:
-    """What the locked Debian packages bring; None where the base is an image that was not read."""
-    if not lock.debs or lock.base is not None:
+    """What the base and the locked Debian packages bring; None where they were not read."""
+    is_image = not isinstance(stack.base, DebianBase)
+    if is_image and not base.layers:
         return None
+    if packages is None or not (packages or is_image):
+        return None
+    if not is_image:
+        return system_of(packages, stack.target.platform.triplet)
+    layers = [LayerFacts(libraries=p.libraries, links=p.links) for p in packages]
+    system = replace(base, layers=(*base.layers, *layers)).system(stack)
+    there = {posixpath.basename(path) for path in (*system.libraries, *system.links)}
+    assumed = {n: a for n, a in assumed_packages(stack, tables).items() if n not in there}
+    return replace(system, assumed={} if packages else assumed)
+
+
+def _debs(
+    stack: Stack, lock: Lock, settings: Settings, cache: Cache, reporter: Reporter
+) -> list[DebFacts] | None:
     files = {deb.sha256: path for deb in lock.debs if (path := cache.artefact(deb.sha256))}
     if len(files) < len({deb.sha256 for deb in lock.debs}):
         try:
@@ -182,7 +196,4 @@ def _system(
         except ArtefactUnusable as error:
             reporter.warn(f"the Debian packages cannot be read, so their libraries are assumed: {error.what}")
             return None
-    return system_of(
-        (deb_facts(files[deb.sha256], deb.sha256, deb.name, cache) for deb in lock.debs),
-        stack.target.platform.triplet,
-    )
+    return [deb_facts(files[deb.sha256], deb.sha256, deb.name, cache) for deb in lock.debs]

@@ -1,4 +1,4 @@
-"""Sizes and number of the image's layers, against what registries and engines take."""
+"""Was the base seen? Sizes and number of the image's layers, against what registries and engines take."""
 
 from __future__ import annotations
 
@@ -23,10 +23,29 @@ MANY = Code(
     remedy="fewer [[layer]] tables in the stack file",
     tables=("registries",),
 )
+UNSEEN = Code(
+    code="image.base-not-seen",
+    severity="note",
+    meaning="the base image was not read",
+    consequence="its libraries, compilers and drivers in it are assumed by its name, and not checked",
+    remedy="imagebuilder check STACK --read-base, where its registry (or a mirror) can be reached",
+    tables=("systems", "toolchain"),
+)
 
 
 def run(subject: Subject) -> Iterator[Finding]:
     """The plan's layers; packed sizes are those of the wheels and packages that go in."""
+    if subject.base_unseen:
+        yield Finding(
+            code=UNSEEN.code,
+            severity=UNSEEN.severity,
+            what=f"the base image was not read: {subject.base_unseen}",
+            evidence=(f"base {subject.lock.base.ref or subject.lock.base.path}",)
+            if subject.lock.base
+            else (),
+            fix=UNSEEN.remedy.replace("STACK", subject.stack.name),
+            key="base",
+        )
     limits = subject.tables.registries
     layers = subject.plan.layers
     for layer in layers:
@@ -50,4 +69,4 @@ def run(subject: Subject) -> Iterator[Finding]:
         )
 
 
-CHECK = Check(run=run, codes=(LARGE, MANY))
+CHECK = Check(run=run, codes=(LARGE, MANY, UNSEEN))

@@ -18,13 +18,19 @@ _KIND = "findings-1"
 _JUDGES = ("facts", "checks", "data", "data/layouts", "plan")  # folders whose files decide a verdict
 
 
-def key_of(stack: Stack, lock: Lock, previous: Lock | None, base_env: Mapping[str, str]) -> str:
-    """The hash of a stack without its waivers, its lock and base, the lock compared with, tables and code."""
+def key_of(
+    stack: Stack, lock: Lock, previous: Lock | None, base_env: Mapping[str, str], base: str = ""
+) -> str:
+    """The hash of a stack without its waivers, its lock and base, the lock compared with, tables and code.
+
+    base: what identifies what was seen of it.
+    """
     said = [
         repr(replace(stack, waivers=(), path=None)),
         repr(lock),
         repr(previous),
         repr(sorted(base_env.items())),
+        base,
         _judges(),
     ]
     return hashlib.sha256("\0".join(said).encode()).hexdigest()

@@ -208,9 +208,11 @@ def _where(subject: Subject, missing: Sequence[str]) -> str:
         if name in subject.tables.sonames:
             continue
         stem = name.partition(".so")[0] + ".so"
-        here = sorted(n for n in subject.environment.by_file_name if n.startswith(stem) and n != name)
-        if name in subject.environment.by_file_name:
-            parts.append(f"{name} is in the image but not on the path: add its folder to LD_LIBRARY_PATH")
+        known = {*subject.environment.by_file_name, *subject.in_base}
+        here = sorted(n for n in known if n.startswith(stem) and n != name)
+        if name in known:
+            place = subject.in_base.get(name, "its folder")
+            parts.append(f"{name} is in the image but not on the path: add {place} to LD_LIBRARY_PATH")
         elif here:
             parts.append(f"the set has {', '.join(here[:3])}: take a build for that")
     return "; ".join(parts) or MISSING.remedy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,6 +16,7 @@ from imagebuilder.facts.alternates import groups, importable
 from imagebuilder.facts.environment import Environment, SystemFacts
 from imagebuilder.facts.loader import Process
 from imagebuilder.facts.record import WheelFacts
+from imagebuilder.facts.tools import Tool
 from imagebuilder.facts.verdict import Verdict, judge
 from imagebuilder.lock.model import Lock, Wheel
 from imagebuilder.lock.target import TargetFacts
@@ -43,7 +45,8 @@ class Subject:
 
     facts: by package; unread: why one is missing there; gone: files that are no longer where they were.
     system: what the loader finds outside site-packages; system_is_assumed: from a table, since the base was
-    not read. base_env: of the base image, where it is known. previous: a lock to compare with.
+    not read. base_env: of the base image, where it is known. base_unseen: why an image base was not read;
+    empty where it was. previous: a lock to compare with.
     """
 
     stack: Stack
@@ -57,6 +60,7 @@ class Subject:
     unread: Mapping[str, str] = field(default_factory=dict)
     gone: Mapping[str, str] = field(default_factory=dict)
     base_env: Mapping[str, str] = field(default_factory=dict)
+    base_unseen: str = ""
     previous: Lock | None = None
 
     @property
@@ -91,6 +95,23 @@ class Subject:
             site=self.site,
             ld_library_path=tuple(p for p in self.env.get("LD_LIBRARY_PATH", "").split(":") if p),
         )
+
+    @cached_property
+    def in_base(self) -> dict[str, str]:
+        """The folder of every library and link to one outside site-packages, by file name."""
+        paths = sorted({*self.system.libraries, *(p for p in self.system.links if ".so" in p)}, reverse=True)
+        return {posixpath.basename(path): posixpath.dirname(path) for path in paths}
+
+    def tool_at(self, path: str) -> Tool | None:
+        """The compiler that this path leads to, of a wheel or of a base that was read."""
+        tools = self._tools
+        place = path if path in tools else self.system.links.get(path, path)
+        return tools.get(place)
+
+    @cached_property
+    def _tools(self) -> Mapping[str, Tool]:
+        ours = {self.environment.absolute(t.path): t for f in self.facts.values() for t in f.tools}
+        return {**self.system.tools, **ours}
 
     @cached_property
     def loadings(self) -> tuple[Loading, ...]:

@@ -37,24 +37,40 @@ def assumed_system(stack: Stack, tables: Tables) -> SystemFacts:
                 (family, tuple(int(part) for part in text.split(".")))
                 for family, text in row["newest"].items()
             )
-    packages.update(_with_implied({p.partition("=")[0] for p in stack.system.packages}, tables))
+    packages |= _added(stack, tables)
     sonames = {soname for soname, package in tables.sonames.items() if package in packages}
     sonames.update(_toolkit(name, tables))
     triplet = stack.target.platform.triplet
     return SystemFacts(
-        assumed={
-            s: Assumed(
-                soname=s,
-                provider="system",
-                symbols=_own_names(s, tables),
-                newest=newest,
-                names=tables.system_names if tables.sonames.get(s) in _CORE else NO_EXPORTS,
-            )
-            for s in sorted(sonames)
-        },
+        assumed=_assumed(sonames, newest, tables),
         default_dirs=(f"/lib/{triplet}", f"/usr/lib/{triplet}", "/lib", "/usr/lib"),
         lib=f"lib/{triplet}",
     )
+
+
+def assumed_packages(stack: Stack, tables: Tables) -> dict[str, Assumed]:
+    """What the packages that the stack adds to a base bring, by library name."""
+    packages = _added(stack, tables)
+    return _assumed({soname for soname, package in tables.sonames.items() if package in packages}, (), tables)
+
+
+def _added(stack: Stack, tables: Tables) -> set[str]:
+    return _with_implied({p.partition("=")[0] for p in stack.system.packages}, tables)
+
+
+def _assumed(
+    sonames: set[str], newest: tuple[tuple[str, tuple[int, ...]], ...], tables: Tables
+) -> dict[str, Assumed]:
+    return {
+        s: Assumed(
+            soname=s,
+            provider="system",
+            symbols=_own_names(s, tables),
+            newest=newest,
+            names=tables.system_names if tables.sonames.get(s) in _CORE else NO_EXPORTS,
+        )
+        for s in sorted(sonames)
+    }
 
 
 def _own_names(soname: str, tables: Tables) -> str:

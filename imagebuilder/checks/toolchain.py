@@ -57,30 +57,31 @@ TOKEN = Code(
 def run(subject: Subject) -> Iterator[Finding]:
     """Variables, tools in wheels, and what is known of the base."""
     yield from _lists(subject)
-    tools = {_absolute(subject, t.path): t for f in subject.facts.values() for t in f.tools}
     for row in subject.tables.toolchain.get("bundled", ()):
         if row["package"] in subject.facts:
-            yield from _bundled(subject, row, tools)
+            yield from _bundled(subject, row)
     for row in subject.tables.toolchain.get("nvcc", ()):
         if row["package"] in subject.version_of:
-            yield from _nvcc(subject, row, tools)
+            yield from _nvcc(subject, row)
 
 
-def _bundled(subject: Subject, row: Mapping[str, Any], tools: Mapping[str, Tool]) -> Iterator[Finding]:
+def _bundled(subject: Subject, row: Mapping[str, Any]) -> Iterator[Finding]:
     path, variable = subject.env.get(row["variable"]), row["variable"]
     own = [
         t for t in subject.facts[row["package"]].tools if t.path.rsplit("/", 1)[-1].startswith(row["tool"])
     ]
-    if path and path in tools:
-        used, where = [tools[path]], f"{variable} = {path}"
+    tool = subject.tool_at(path) if path else None
+    if tool:
+        used, where = [tool], f"{variable} = {path}"
     elif path:
         release = _base_release(subject, path)
         if release is None:
+            tools = sorted(_absolute(subject, t.path) for f in subject.facts.values() for t in f.tools)
             yield Finding(
                 code=ABSENT.code,
                 severity=ABSENT.severity,
                 what=f"{variable} leads to {path}, which nothing brings",
-                evidence=(f"{len(tools)} compilers are in wheels: {', '.join(sorted(tools)[:3])}",),
+                evidence=(f"{len(tools)} compilers are in wheels: {', '.join(tools[:3])}",),
                 fix=ABSENT.remedy,
                 key=f"env.{variable}",
             )
@@ -106,12 +107,12 @@ def _bundled(subject: Subject, row: Mapping[str, Any], tools: Mapping[str, Tool]
             )
 
 
-def _nvcc(subject: Subject, row: Mapping[str, Any], tools: Mapping[str, Tool]) -> Iterator[Finding]:
+def _nvcc(subject: Subject, row: Mapping[str, Any]) -> Iterator[Finding]:
     if not any(g.capability[0] == row["capability-major"] for g in subject.stack.target.gpus):
         return
     home = subject.env.get("CUDA_HOME", "")
     path = f"{home}/bin/nvcc"
-    tool = tools.get(path)
+    tool = subject.tool_at(path)
     release = tool.release if tool else _base_release(subject, path) if home else None
     if release is None:
         yield Finding(
@@ -154,9 +155,9 @@ def _lists(subject: Subject) -> Iterator[Finding]:
 
 
 def _base_release(subject: Subject, path: str) -> str | None:
-    """CUDA release of a compiler at this path in the base image, by the image's name."""
+    """CUDA release of a compiler at this path in a base image that was not read, by the image's name."""
     base = subject.stack.base
-    if isinstance(base, ImageBase):
+    if isinstance(base, ImageBase) and subject.system_is_assumed:
         for row in subject.tables.toolchain.get("base", ()):
             match = re.search(row["pattern"], str(base.ref))
             if match and path.startswith(row["folder"] + "/"):

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     help="Write the findings as SARIF 2.1.0 too, for a CI.",
 )
 @click.option("--all", "everything", is_flag=True, help="Every finding with all of its evidence.")
+@click.option("--read-base", is_flag=True, help="Read the base image from its registry, however large it is.")
 @click.option("--against", metavar="STACK", help="Another stack's lock to find downgrades against.")
 @click.option(
     "--explain", "code", is_flag=False, flag_value="", metavar="[CODE]", help="Explain one code, or list all."
@@ -39,6 +40,7 @@ def command(
     as_json: bool,
     sarif: Path | None,
     everything: bool,
+    read_base: bool,
     against: str | None,
     code: str | None,
 ) -> None:
@@ -56,7 +58,7 @@ def command(
         raise click.UsageError("Missing argument 'STACK'.")
     from imagebuilder.checks.report import as_sarif, as_text, origins
 
-    findings, path = run_checks(context, stack, against)
+    findings, path = run_checks(context, stack, against, read_base=read_base)
     if sarif is not None:
         _write_sarif(
             context.cwd / sarif,
@@ -71,20 +73,27 @@ def command(
     refuse_errors(stack, findings)
 
 
-def run_checks(context: Context, stack: str, against: str | None = None) -> tuple[list[Finding], Path]:
+def run_checks(
+    context: Context, stack: str, against: str | None = None, *, read_base: bool = False
+) -> tuple[list[Finding], Path]:
     """(findings, path of the stack file) of a stack with a fresh lock."""
     from imagebuilder.cli.prepare import prepare, previous_lock, stack_of
 
     prepared = prepare(context, stack, lock_if_missing=True)
     previous = previous_lock(context, stack_of(context, against)) if against else None
     assert prepared.stack.path is not None
-    return findings_of(context, prepared, previous=previous), prepared.stack.path
+    return findings_of(context, prepared, previous=previous, read_base=read_base), prepared.stack.path
 
 
 def findings_of(
-    context: Context, prepared: Prepared, *, previous: Lock | None = None, download: bool = False
+    context: Context,
+    prepared: Prepared,
+    *,
+    previous: Lock | None = None,
+    download: bool = False,
+    read_base: bool = False,
 ) -> list[Finding]:
-    """What the checks find, waivers applied. download: see `checks.gather.check`."""
+    """What the checks find, waivers applied. download, read_base: see `checks.gather.check`."""
     from imagebuilder.checks.gather import check
 
     return check(
@@ -97,6 +106,7 @@ def findings_of(
         previous=previous,
         folder=prepared.folder,
         download=download,
+        read_base=read_base,
     )
 
 

@@ -13,6 +13,7 @@ from imagebuilder.facts.elf import ElfFacts
 from imagebuilder.facts.filesystem import Assumed, FileSystem
 from imagebuilder.facts.loader import Outcome, Process
 from imagebuilder.facts.record import WheelFacts
+from imagebuilder.facts.tools import Tool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +33,8 @@ class Runtime:
 class SystemFacts:
     """Libraries outside site-packages. `owners`: the system package of a path, where known.
 
-    program: the path of the Python interpreter among `libraries`, or "" where it is only assumed.
+    program: the path of the Python interpreter among `libraries`, or "" where it is only assumed. tools:
+    compilers by path.
     """
 
     libraries: Mapping[str, ElfFacts] = field(default_factory=dict)
@@ -47,6 +49,7 @@ class SystemFacts:
     )
     lib: str = "lib/x86_64-linux-gnu"
     program: str = ""
+    tools: Mapping[str, Tool] = field(default_factory=dict)
 
 
 PYTHON = Assumed(soname="(python)", provider="python", symbols=r"_?Py")

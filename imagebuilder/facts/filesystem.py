@@ -70,6 +70,10 @@ class FileSystem:
     default_dirs: tuple[str, ...] = ("/lib", "/usr/lib")
     lib: str = "lib"
 
+    def place(self, folder: str) -> str:
+        """Where a folder really lies, as far as links are known."""
+        return self.links.get(folder, folder)
+
     def resolve(self, path: str) -> str | None:
         """The real file behind a path; None where there is no library."""
         for _ in range(40):

@@ -126,32 +126,13 @@ class ImageTree:
     # ------------------------------------------------------------------ reading layers
 
     def _apply(self, layer: Path) -> None:
-        import zstandard
-
         new: set[int] = set()  # nodes of this layer, which its own opaque markers do not hide
-        try:
-            with layer.open("rb") as file:
-                stream = _Forward(_decompressed(file), layer.name)
-                with tarfile.open(
-                    fileobj=stream,  # type: ignore[call-overload]
-                    mode="r:",
-                    encoding="utf-8",
-                    errors="surrogateescape",
-                ) as tar:
-                    for entry in tar:
-                        tar.members = []
-                        self._add(entry, stream, layer.name, new)
-        except (tarfile.TarError, zlib.error, EOFError) as error:
-            raise ArtefactUnusable(f"the layer {layer.name} is damaged: {error}") from None
-        except (OSError, zstandard.ZstdError) as error:  # gzip.BadGzipFile too
-            raise ArtefactUnusable(f"the layer {layer.name} cannot be read: {error}") from None
+        for entry, parts, stream in layer_entries(layer):
+            self._add(entry, parts, stream, layer.name, new)
 
-    def _add(self, entry: tarfile.TarInfo, stream: _Forward, name: str, new: set[int]) -> None:
-        parts = [part for part in entry.name.split("/") if part not in {"", "."}]
-        if ".." in parts:
-            raise ArtefactUnusable(f"the layer {name} has the unsafe path {entry.name!r}")
-        if not parts:
-            return
+    def _add(
+        self, entry: tarfile.TarInfo, parts: Sequence[str], stream: Forward, name: str, new: set[int]
+    ) -> None:
         self._count += 1
         if self._count > _MAX_PATHS:
             raise ArtefactUnusable(f"the layer {name} has more than {_MAX_PATHS} paths")
@@ -183,7 +164,7 @@ class ImageTree:
         assert node.children is not None, "only folders are walked into"
         return node.children
 
-    def _node(self, entry: tarfile.TarInfo, stream: _Forward, path: str, name: str) -> _Node:
+    def _node(self, entry: tarfile.TarInfo, stream: Forward, path: str, name: str) -> _Node:
         if entry.isdir():
             return _Node(DIRECTORY)
         if entry.issym():
@@ -195,6 +176,35 @@ class ImageTree:
                 raise ArtefactUnusable(f"the layer {name}: {path} is too large", seen=f"{entry.size} bytes")
             return _Node(FILE, data=stream.contents(entry.offset_data, entry.size))
         return _Node(FILE)
+
+
+def layer_entries(layer: Path) -> Iterator[tuple[tarfile.TarInfo, list[str], Forward]]:
+    """(entry, parts of its path, the stream behind its header) of a layer blob, in order.
+
+    Raises ArtefactUnusable for a damaged layer, and for paths that lead out of it.
+    """
+    import zstandard
+
+    try:
+        with layer.open("rb") as file:
+            stream = Forward(_decompressed(file), layer.name)
+            with tarfile.open(
+                fileobj=stream,  # type: ignore[call-overload]
+                mode="r:",
+                encoding="utf-8",
+                errors="surrogateescape",
+            ) as tar:
+                for entry in tar:
+                    tar.members = []
+                    parts = [part for part in entry.name.split("/") if part not in {"", "."}]
+                    if ".." in parts:
+                        raise ArtefactUnusable(f"the layer {layer.name} has the unsafe path {entry.name!r}")
+                    if parts:
+                        yield entry, parts, stream
+    except (tarfile.TarError, zlib.error, EOFError) as error:
+        raise ArtefactUnusable(f"the layer {layer.name} is damaged: {error}") from None
+    except (OSError, zstandard.ZstdError) as error:  # gzip.BadGzipFile too
+        raise ArtefactUnusable(f"the layer {layer.name} cannot be read: {error}") from None
 
 
 def _joined(folder: Sequence[str], target: str, rest: Sequence[str]) -> str:
@@ -226,7 +236,7 @@ def _decompressed(file: BinaryIO) -> Any:
     return file
 
 
-class _Forward:
+class Forward:
     """A stream as tarfile wants it: it only ever seeks forward, and header reads are bounded."""
 
     def __init__(self, stream: Any, name: str) -> None:
@@ -234,9 +244,11 @@ class _Forward:
         self._at = 0
 
     def tell(self) -> int:
+        """As io.IOBase.tell."""
         return self._at
 
     def seek(self, offset: int) -> int:
+        """Forward only."""
         if offset < self._at:
             raise ArtefactUnusable(f"the layer {self._name} is damaged: a header points back")
         for chunk in self._pieces(offset - self._at):
@@ -245,6 +257,7 @@ class _Forward:
         return self._at
 
     def read(self, size: int = -1) -> bytes:
+        """A header's bytes; never all that is left."""
         if not 0 <= size <= _MAX_HEADER:
             raise ArtefactUnusable(f"the layer {self._name} has a tar header of {size} bytes")
         return b"".join(self._pieces(size))
@@ -253,6 +266,12 @@ class _Forward:
         """A file's bytes, just after its header was read."""
         self.seek(offset)
         return b"".join(self._pieces(size))
+
+    def copy(self, offset: int, size: int, out: BinaryIO) -> None:
+        """A file's bytes into another file, just after its header was read."""
+        self.seek(offset)
+        for chunk in self._pieces(size):
+            out.write(chunk)
 
     def _pieces(self, size: int) -> Iterator[bytes]:
         while size:

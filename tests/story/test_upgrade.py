@@ -1,8 +1,8 @@
 """The upgrade that took days, as an afternoon at the command line: each failure found from artefacts alone.
 
 The stack begins as somebody would write it and ends as `stacks/cu130.toml`. Each step runs the command
-that a user would run, reads the finding and its advice, and does what it says. The wheels are those of PyPI as they were
-recorded; those that only the vendors' indexes have are PyPI's with the sonames of CUDA 13.
+that a user would run, reads the finding and its advice, and does what it says. The wheels are those of PyPI as
+they were recorded; those that only the vendors' indexes have are PyPI's with the sonames of CUDA 13.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 
-from imagebuilder.builders.direct import unified
+from imagebuilder.facts import unified
 from imagebuilder.lock.patched import changed_paths
 
 CONTEXT = 3

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagebuilder.builders.direct import unified
 from imagebuilder.builders.direct.derive import derive_patched, patched_version
 from imagebuilder.builders.direct.zipwriter import ZipWriter
 from imagebuilder.errors import ArtefactUnusable
+from imagebuilder.facts import unified
 from imagebuilder.facts.wheel import Wheel
 from imagebuilder.values import Digest
 from tests.support.wheels import EXECUTABLE, Content, make_wheel, record_row

@@ -13,22 +13,17 @@ import re
 import zlib
 from base64 import urlsafe_b64encode
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from packaging.version import Version
 
-from imagebuilder.builders.direct import unified
 from imagebuilder.builders.direct.zipwriter import ZipWriter
-from imagebuilder.errors import ArtefactUnusable
-from imagebuilder.facts.wheel import Wheel, harmful_path
+from imagebuilder.facts.patched import FILE, Changed, PatchedFiles, apply_patches
+from imagebuilder.facts.wheel import Wheel
 from imagebuilder.facts.ziparchive import DEFLATED, Member
 from imagebuilder.oci import encode
 from imagebuilder.values import Digest
-
-_FILE, _EXECUTABLE = 0o100644, 0o100755
-_PATCHABLE = 64 << 20  # bytes; a larger file is no source text
 
 
 def patched_version(version: str, wheel: Digest, patches: Sequence[Digest]) -> str:
@@ -50,10 +45,7 @@ def derive_patched(
     digest = digest or _digest_of(wheel_path)
     with Wheel.open(wheel_path) as wheel:
         version = patched_version(wheel.version, digest, [Digest.of(patch) for _, patch in patches])
-        contents = _Contents(wheel)
-        for name, patch in patches:
-            for file in unified.parse(name, patch):
-                contents.apply(name, file)
+        contents = apply_patches(wheel, patches)
         filename = _filename(wheel_path.name, version)
         temporary = out / f".{filename}.partial"
         try:
@@ -66,80 +58,7 @@ def derive_patched(
     return filename, result
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Changed:
-    data: bytes
-    mode: int
-
-
-class _Contents:
-    """A wheel's files while patches change them: path → what it has become, None where it is gone."""
-
-    def __init__(self, wheel: Wheel) -> None:
-        self.wheel = wheel
-        self.changed: dict[str, _Changed | None] = {}
-
-    def apply(self, patch: str, file: unified.FilePatch) -> None:
-        """One file of a patch."""
-        before = b""
-        mode = _FILE
-        if file.old is not None:
-            self._check_path(patch, file.old)
-            before, mode = self._current(patch, file.old)
-            executable = bool(mode & 0o111)
-            if file.old_executable not in (None, executable):
-                kinds = {True: "executable", False: "not executable"}
-                raise ArtefactUnusable(
-                    f"{patch} does not apply to {file.old}: its mode is another one",
-                    seen=kinds[executable],
-                    wanted=kinds[not executable],
-                )
-        if file.new != file.old and file.new is not None:
-            self._check_path(patch, file.new)
-            if self._exists(file.new):
-                raise ArtefactUnusable(f"{patch} makes {file.new}, which is there already")
-        after = unified.apply(patch, file, before)
-        if file.new is None and after:
-            raise ArtefactUnusable(
-                f"{patch} deletes {file.old} without taking all of it away", seen=f"{len(after)} bytes left"
-            )
-        if file.old is not None:
-            self.changed[file.old] = None
-        if file.new is not None:
-            if file.new_executable is not None:
-                mode = _EXECUTABLE if file.new_executable else _FILE
-            self.changed[file.new] = _Changed(data=after, mode=mode)
-
-    def _exists(self, path: str) -> bool:
-        return self.changed[path] is not None if path in self.changed else self.wheel.member(path) is not None
-
-    def _current(self, patch: str, path: str) -> tuple[bytes, int]:
-        if not self._exists(path):
-            ending = "/" + path.rpartition("/")[2]
-            similar = [m.path for m in self.wheel.files if ("/" + m.path).endswith(ending)]
-            raise ArtefactUnusable(
-                f"{patch}: there is no {path} in {self.wheel.archive.name}",
-                wanted="a path from the wheel's root, after one part that is taken away (p1)"
-                + (f"; is it {similar[0]}?" if similar else ""),
-            )
-        now = self.changed.get(path)
-        if now is not None:
-            return now.data, now.mode
-        member = self.wheel.member(path)
-        assert member is not None
-        return self.wheel.read(member, _PATCHABLE), _EXECUTABLE if member.is_executable else _FILE
-
-    def _check_path(self, patch: str, path: str) -> None:
-        if harmful_path(path):
-            raise ArtefactUnusable(f"{patch} changes a path that leads astray", seen=repr(path))
-        if path.partition("/")[0] == self.wheel.dist_info:
-            raise ArtefactUnusable(
-                f"{patch} changes {path}",
-                hint="patch the package's files; what it requires is changed by an [[override]]",
-            )
-
-
-def _write(wheel: Wheel, contents: _Contents, version: str, out: BinaryIO) -> None:
+def _write(wheel: Wheel, contents: PatchedFiles, version: str, out: BinaryIO) -> None:
     """The archive: members in the wheel's order, then new ones, then RECORD."""
     name = wheel.dist_info.removesuffix(".dist-info").partition("-")[0]
     info, record = f"{name}-{version}.dist-info", f"{wheel.dist_info}/RECORD"
@@ -148,7 +67,7 @@ def _write(wheel: Wheel, contents: _Contents, version: str, out: BinaryIO) -> No
     metadata = wheel.member(f"{wheel.dist_info}/METADATA")
     assert metadata is not None
     text = _with_version(wheel, wheel.read(metadata), version)
-    changed[metadata.path] = _Changed(data=text, mode=_FILE)
+    changed[metadata.path] = Changed(data=text, mode=FILE)
     signatures = (f"{record}.jws", f"{record}.p7s")  # of a RECORD that is no more
 
     def renamed(path: str) -> str:
@@ -174,11 +93,11 @@ def _write(wheel: Wheel, contents: _Contents, version: str, out: BinaryIO) -> No
                 new_rows.append([renamed(path), *rows[path]])
     buffer = io.StringIO(newline="")
     csv.writer(buffer, lineterminator="\n").writerows([*new_rows, [f"{info}/RECORD", "", ""]])
-    _add_changed(archive, f"{info}/RECORD", _Changed(data=buffer.getvalue().encode(), mode=_FILE))
+    _add_changed(archive, f"{info}/RECORD", Changed(data=buffer.getvalue().encode(), mode=FILE))
     archive.finish()
 
 
-def _add_changed(archive: ZipWriter, path: str, now: _Changed) -> None:
+def _add_changed(archive: ZipWriter, path: str, now: Changed) -> None:
     packed = bytes(encode.raw_deflate(now.data))
     crc, size = zlib.crc32(now.data), len(now.data)
     archive.add(path, now.mode, DEFLATED, crc=crc, size=size, compressed=len(packed), data=[packed])

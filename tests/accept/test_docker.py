@@ -14,11 +14,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from imagebuilder.accept import results
 from imagebuilder.accept.container import OWNER
 from imagebuilder.accept.model import RunResult
+from imagebuilder.accept.record import Record
+from imagebuilder.accept.schema import schema_of
 from tests.accept.test_cli import placed
 from tests.support.command import Machine, outcome_of
 from tests.support.engine import SCRIPT, TestEngine, find_engine, private_engine
@@ -116,12 +119,13 @@ def test_all_gpus_are_asked_for_and_both_servers_run(
     assert done.code in (0, 8), done.err  # a busy machine may leave it unclear
     told = json.loads(done.out)
     folder, record = Path(told["folder"]), told["record"]
+    jsonschema.validate(record, schema_of(Record))
     assert record["runtime"] == "docker"
     assert record["config_digest"].removeprefix("sha256:") == folder.parent.name
     assert record["outcome"] == ("pass" if done.code == 0 else "inconclusive"), done.err
     assert {p.name for p in folder.iterdir()} == {"verdict.json", "run.json.gz", "report.md", "report.html"}
     assert containers(own_engine) == []
-    again = machine.run("accept", "demo", "--gpus", "all", "--if-needed")
+    again = machine.run("accept", "demo", "--gpus", "all", "--runtime", "auto", "--if-needed")
     assert ("nothing to do" in again.err) is (done.code == 0)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -58,7 +58,7 @@ class PlannedLayer:
         """For people and for the image's history: `wheels torch: torch 2.9.1`."""
         if len(self.wheels) == 1:
             wheel = self.wheels[0]
-            patched = f" with {len(wheel.patches)} patches" if wheel.patches else ""
+            patched = f" with {_count(wheel.patches, 'patch', 'patches')}" if wheel.patches else ""
             return f"{self.name}: {wheel.wheel.name} {wheel.wheel.version}{patched}"
         what = {
             LayerKind.BASE: f"{len(self.debs)} Debian packages"
@@ -66,10 +66,14 @@ class PlannedLayer:
             else str(self.image and self.image.ref),
             LayerKind.SYSTEM: f"apt packages {', '.join(self.packages)}",
             LayerKind.VENV: VENV,
-            LayerKind.WHEELS: f"{len(self.wheels)} wheels",
-            LayerKind.FILES: f"{len(self.files)} files",
+            LayerKind.WHEELS: _count(self.wheels, "wheel", "wheels"),
+            LayerKind.FILES: _count(self.files, "file", "files"),
         }
         return f"{self.name}: {what[self.kind]}"
+
+
+def _count(things: Sized, one: str, many: str) -> str:
+    return f"{len(things)} {one if len(things) == 1 else many}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,7 +47,7 @@ LITERAL = Code(
 def run(subject: Subject) -> Iterator[Finding]:
     """By what libraries need, what versions say, and what Python code names."""
     wanted = _wanted(subject)
-    main = _main_major(subject)
+    main = main_major(subject)
     others = {major: by for major, by in wanted.items() if major != main}
     for major, by in sorted(others.items()) if main else ():
         for package in sorted(by):
@@ -80,8 +80,8 @@ def _wanted(subject: Subject) -> dict[str, dict[str, list[str]]]:
     return found
 
 
-def _main_major(subject: Subject) -> str:
-    """The major of the runtime that the packages with a `runtimes` row need, else the only one there is."""
+def main_major(subject: Subject) -> str:
+    """The set's CUDA major: of the runtime that packages with a `runtimes` row need, else the only one."""
     for runtime in subject.tables.runtimes:
         facts = subject.facts.get(runtime.package)
         for elf in facts.elf.values() if facts else ():

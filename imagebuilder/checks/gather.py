@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 from imagebuilder.cache import Cache
 from imagebuilder.checks import kept, registry
 from imagebuilder.checks.gather_base import SeenBase, see_base
+from imagebuilder.checks.gather_wheels import see_wheels
 from imagebuilder.checks.model import Finding
 from imagebuilder.checks.subject import Subject
 from imagebuilder.checks.system import assumed_packages, assumed_system
@@ -21,17 +21,13 @@ from imagebuilder.facts.environment import SystemFacts
 from imagebuilder.facts.layer import LayerFacts
 from imagebuilder.facts.record import WheelFacts
 from imagebuilder.facts.store import FactStore
-from imagebuilder.index.http import NotFound, Session, session
-from imagebuilder.index.simple import Indexes
 from imagebuilder.lock.fetch import adopt_wheels, fetch
-from imagebuilder.lock.model import Lock, Wheel
+from imagebuilder.lock.model import Lock
 from imagebuilder.lock.target import target_facts
 from imagebuilder.plan.model import Plan
 from imagebuilder.progress import Reporter, Silent
 from imagebuilder.settings import Settings
 from imagebuilder.stack.model import DebianBase, Stack
-
-_WORKERS = 4  # reading facts is mostly inflating and hashing
 
 
 def check(
@@ -46,16 +42,17 @@ def check(
     folder: Path | None = None,
     download: bool = False,
     read_base: bool = False,
+    online: bool = False,
 ) -> list[Finding]:
     """The findings of a set, waivers applied; from the cache where the same set was checked before.
 
     folder: where the lock lies; wheels that were fetched beside it are read there. download: bring wheels
     whose facts are not known as whole files, since they are needed anyway. read_base: fetch an image base
-    however large it is.
+    however large it is. online: ask the indexes whether every file is still there, and not yanked.
     """
     base = see_base(stack, lock, settings=settings, cache=cache, reporter=reporter, read=read_base)
     key = kept.key_of(stack, lock, previous, base.env, base.identity)
-    found = kept.read(cache, key)
+    found = None if online else kept.read(cache, key)
     if found is None:
         unknown = _unknown(lock, cache)
         if unknown.wheels and folder is not None:
@@ -63,7 +60,15 @@ def check(
         if unknown.wheels and download:
             fetch(unknown, stack, settings, cache, reporter)
         subject = gather(
-            stack, lock, plan, settings=settings, cache=cache, reporter=reporter, previous=previous, base=base
+            stack,
+            lock,
+            plan,
+            settings=settings,
+            cache=cache,
+            reporter=reporter,
+            previous=previous,
+            base=base,
+            online=online,
         )
         found = registry.run(subject)
         if not (subject.unread or subject.gone or (subject.system_is_assumed and lock.debs)):
@@ -82,8 +87,8 @@ def read_wheels(
     stack: Stack, lock: Lock, *, settings: Settings, cache: Cache, reporter: Reporter
 ) -> tuple[dict[str, WheelFacts], dict[str, str], dict[str, str]]:
     """(facts by package, why a wheel could not be read, why it is no longer where it was)."""
-    with session(settings) as http:
-        return _wheels(stack, lock, settings=settings, cache=cache, reporter=reporter, http=http)
+    seen = see_wheels(stack, lock, settings=settings, cache=cache, reporter=reporter)
+    return dict(sorted(seen.facts.items())), seen.unread, seen.gone
 
 
 def gather(
@@ -96,16 +101,17 @@ def gather(
     reporter: Reporter,
     previous: Lock | None = None,
     base: SeenBase | None = None,
+    online: bool = False,
 ) -> Subject:
     """Everything the checks need. A file that cannot be had is listed in `unread`, and not an error here.
 
-    base: what was seen of it; looked at here where it was not.
+    base: what was seen of it; looked at here where it was not. online: see `see_wheels`.
     """
     base = base or see_base(stack, lock, settings=settings, cache=cache, reporter=reporter)
     tables = load_tables()
-    facts, unread, gone = read_wheels(stack, lock, settings=settings, cache=cache, reporter=reporter)
-    seen = isinstance(stack.base, DebianBase) or base.layers
-    packages = _debs(stack, lock, settings, cache, reporter) if seen else None
+    wheels = see_wheels(stack, lock, settings=settings, cache=cache, reporter=reporter, online=online)
+    known = isinstance(stack.base, DebianBase) or base.layers
+    packages = _debs(stack, lock, settings, cache, reporter) if known else None
     system = _system(stack, base, packages, tables)
     return Subject(
         stack=stack,
@@ -113,52 +119,17 @@ def gather(
         plan=plan,
         target=target_facts(stack),
         tables=tables,
-        facts=facts,
-        unread=unread,
-        gone=gone,
+        facts=dict(sorted(wheels.facts.items())),
+        unread=wheels.unread,
+        gone=wheels.gone,
+        yanked=wheels.yanked,
+        misfits=wheels.misfits,
         system=system or assumed_system(stack, tables),
         system_is_assumed=system is None,
         base_env=base.env,
         base_unseen=base.unseen,
         previous=previous,
     )
-
-
-def _wheels(
-    stack: Stack, lock: Lock, *, settings: Settings, cache: Cache, reporter: Reporter, http: Session
-) -> tuple[dict[str, WheelFacts], dict[str, str], dict[str, str]]:
-    indexes = Indexes(stack.indexes, settings, cache, http)
-    store = FactStore(cache, None if settings.offline else http)
-    facts: dict[str, WheelFacts] = {}
-    unread: dict[str, str] = {}
-    gone: dict[str, str] = {}
-
-    def read(wheel: Wheel) -> None:
-        def address() -> str:
-            return wheel.url or indexes.address_of(
-                wheel.name, wheel.index or "", wheel.filename, wheel.sha256
-            )
-
-        try:
-            found = store.wheel(wheel.sha256, wheel.filename, address)
-            if found is None:
-                unread[wheel.name] = "it is not here, and imagebuilder is offline"
-            else:
-                facts[wheel.name] = found
-        except NotFound as error:
-            gone[wheel.name] = error.seen or error.what
-        except ArtefactUnusable as error:
-            unread[wheel.name] = f"{error.what}: {error.seen}" if error.seen else error.what
-        task.advance(1)
-
-    with (
-        reporter.task(f"reading the wheels of {stack.name}", total=len(lock.wheels), unit="wheel") as task,
-        ThreadPoolExecutor(_WORKERS) as pool,
-    ):
-        list(pool.map(read, sorted(lock.wheels, key=lambda w: -w.size)))
-    if store.received:
-        reporter.note(f"read {store.received / 1e6:.0f} MB of wheels by ranges")
-    return dict(sorted(facts.items())), unread, gone
 
 
 def _unknown(lock: Lock, cache: Cache) -> Lock:

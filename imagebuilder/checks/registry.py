@@ -16,7 +16,9 @@ from imagebuilder.checks import (
     glibc,
     gpu,
     image,
+    jit,
     loading,
+    patches,
     paths,
     requirements,
     runtime,
@@ -39,6 +41,8 @@ CHECKS: tuple[Check, ...] = (
     driver.CHECK,
     runtime.CHECK,
     toolchain.CHECK,
+    jit.CHECK,
+    patches.CHECK,
     image.CHECK,
     serving.CHECK,
 )

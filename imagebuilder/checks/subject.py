@@ -40,10 +40,20 @@ class Loading:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Misfit:
+    """A patch that does not apply: what with its file and hunk, the line seen and the line wanted."""
+
+    what: str
+    seen: str
+    wanted: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Subject:
     """A stack, its lock and plan, and the facts of what the lock names.
 
-    facts: by package; unread: why one is missing there; gone: files that are no longer where they were.
+    facts: by package; unread: why one is missing there; gone: files that are no longer where they were;
+    yanked: the reason why an index withdrew one; misfits: patches that do not apply.
     system: what the loader finds outside site-packages; system_is_assumed: from a table, since the base was
     not read. base_env: of the base image, where it is known. base_unseen: why an image base was not read;
     empty where it was. previous: a lock to compare with.
@@ -59,6 +69,8 @@ class Subject:
     system_is_assumed: bool = True
     unread: Mapping[str, str] = field(default_factory=dict)
     gone: Mapping[str, str] = field(default_factory=dict)
+    yanked: Mapping[str, str] = field(default_factory=dict)
+    misfits: Mapping[str, Misfit] = field(default_factory=dict)
     base_env: Mapping[str, str] = field(default_factory=dict)
     base_unseen: str = ""
     previous: Lock | None = None

@@ -68,6 +68,13 @@ GONE = Code(
     consequence="the next build on an empty cache cannot have it",
     remedy="keep the file (`imagebuilder fetch`), or `imagebuilder lock --upgrade=NAME`",
 )
+YANKED = Code(
+    code="index.yanked",
+    severity="warning",
+    meaning="the index has withdrawn (yanked) a locked file",
+    consequence="its publisher says not to use it; it can still be installed by its exact version",
+    remedy="read the reason, then `imagebuilder lock --upgrade=NAME`, or waive it",
+)
 
 
 def run(subject: Subject) -> Iterator[Finding]:
@@ -143,6 +150,9 @@ def _origin(subject: Subject, wheel: Wheel) -> Iterator[Finding]:
     if wheel.name in subject.gone:
         what = f"{wheel.filename} is not on the index {wheel.index} any more"
         yield _finding(GONE, wheel, what, (subject.gone[wheel.name],))
+    if wheel.name in subject.yanked:
+        what = f"{wheel.filename} was yanked from the index {wheel.index}"
+        yield _finding(YANKED, wheel, what, (f"its reason: {subject.yanked[wheel.name]}",))
 
 
 def _downgrades(subject: Subject) -> Iterator[Finding]:
@@ -166,4 +176,4 @@ def _finding(code: Code, wheel: Wheel, what: str, evidence: tuple[str, ...]) -> 
     )
 
 
-CHECK = Check(run=run, codes=(COUPLED, NIGHTLY, DOWNGRADE, DISAGREES, UNHASHED, ELSEWHERE, GONE))
+CHECK = Check(run=run, codes=(COUPLED, NIGHTLY, DOWNGRADE, DISAGREES, UNHASHED, ELSEWHERE, GONE, YANKED))

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 )
 @click.option("--all", "everything", is_flag=True, help="Every finding with all of its evidence.")
 @click.option("--read-base", is_flag=True, help="Read the base image from its registry, however large it is.")
+@click.option("--online", is_flag=True, help="Ask the indexes: is every locked file still there, not yanked?")
 @click.option("--against", metavar="STACK", help="Another stack's lock to find downgrades against.")
 @click.option(
     "--explain", "code", is_flag=False, flag_value="", metavar="[CODE]", help="Explain one code, or list all."
@@ -41,6 +42,7 @@ def command(
     sarif: Path | None,
     everything: bool,
     read_base: bool,
+    online: bool,
     against: str | None,
     code: str | None,
 ) -> None:
@@ -58,7 +60,7 @@ def command(
         raise click.UsageError("Missing argument 'STACK'.")
     from imagebuilder.checks.report import as_sarif, as_text, origins
 
-    findings, path = run_checks(context, stack, against, read_base=read_base)
+    findings, path = run_checks(context, stack, against, read_base=read_base, online=online)
     if sarif is not None:
         _write_sarif(
             context.cwd / sarif,
@@ -74,7 +76,7 @@ def command(
 
 
 def run_checks(
-    context: Context, stack: str, against: str | None = None, *, read_base: bool = False
+    context: Context, stack: str, against: str | None = None, *, read_base: bool = False, online: bool = False
 ) -> tuple[list[Finding], Path]:
     """(findings, path of the stack file) of a stack with a fresh lock."""
     from imagebuilder.cli.prepare import prepare, previous_lock, stack_of
@@ -82,7 +84,8 @@ def run_checks(
     prepared = prepare(context, stack, lock_if_missing=True)
     previous = previous_lock(context, stack_of(context, against)) if against else None
     assert prepared.stack.path is not None
-    return findings_of(context, prepared, previous=previous, read_base=read_base), prepared.stack.path
+    found = findings_of(context, prepared, previous=previous, read_base=read_base, online=online)
+    return found, prepared.stack.path
 
 
 def findings_of(
@@ -92,8 +95,9 @@ def findings_of(
     previous: Lock | None = None,
     download: bool = False,
     read_base: bool = False,
+    online: bool = False,
 ) -> list[Finding]:
-    """What the checks find, waivers applied. download, read_base: see `checks.gather.check`."""
+    """What the checks find, waivers applied. download, read_base, online: see `checks.gather.check`."""
     from imagebuilder.checks.gather import check
 
     return check(
@@ -107,6 +111,7 @@ def findings_of(
         folder=prepared.folder,
         download=download,
         read_base=read_base,
+        online=online,
     )
 
 

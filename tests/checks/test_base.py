@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import json
 import shutil
 import subprocess
 import tarfile
@@ -27,6 +26,7 @@ from imagebuilder.values import Digest, Platform
 from tests.support.fake_registry import FakeRegistry
 from tests.support.http_server import Server
 from tests.support.mirror import publish
+from tests.support.schemas import validated
 
 needs_gcc = pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not installed")
 LIB = "usr/lib/x86_64-linux-gnu"
@@ -152,7 +152,7 @@ requirements = ["kernels"]
         code = run(["check", "s", "--json", *more])
         captured = self.capsys.readouterr()
         assert code in (0, 5), captured.err
-        return {f["code"]: f for f in json.loads(captured.out)["findings"]}
+        return {f["code"]: f for f in validated("check", captured.out)["findings"]}
 
 
 @pytest.fixture

@@ -183,6 +183,48 @@ def test_a_folder_of_stubs_in_the_base_environment(tmp_path: Path) -> None:
     assert found["lib.shadows-driver"].severity == "error"
 
 
+HOME = "/opt/venv/lib/python3.11/site-packages/nvidia/cu13"
+NVCC = Tool(path="nvidia/cu13/bin/nvcc", release="13.0.88", names=("sm_120",))
+
+
+def toolkit(tmp_path: Path, versions: dict[str, str], **more: Any) -> dict[str, Finding]:
+    """A set with nvcc 13.0 in a wheel, and packages of these versions that have files beside it."""
+    header = {"nvidia/cu13/include/x.h": FileFact(crc=0, size=1)}
+    facts = {name: wheel(name, files=header) for name in versions}
+    facts["nvidia-cuda-nvcc"] = wheel("nvidia-cuda-nvcc", tools=(NVCC,))
+    edit = [["[env]", f'[env]\nCUDA_HOME = "{HOME}"']]
+    return codes(made_subject({**facts, **more}, tmp_path, edit=edit, versions=versions))
+
+
+def test_a_compiler_and_headers_of_different_releases(tmp_path: Path) -> None:
+    found = toolkit(tmp_path, {"nvidia-cuda-cccl": "13.1.70", "nvidia-cuda-crt": "13.0.88"})
+    skew = found["toolchain.header-skew"]
+    assert (skew.severity, skew.package, skew.other) == ("error", "nvidia-cuda-cccl", "nvidia-cuda-nvcc")
+    assert "13.0" in skew.fix
+    fine = {"nvidia-cuda-cccl": "13.0.85", "nvidia-cuda-crt": "13.0.88", "nvidia-cuda-runtime": "13.0.96"}
+    assert "toolchain.header-skew" not in toolkit(tmp_path, fine)
+
+
+def test_a_compiler_of_another_major(tmp_path: Path) -> None:
+    for major, wrong in (("12", True), ("13", False)):
+        runtime = library(needed=(f"libcudart.so.{major}",))
+        torch = wheel("torch", elf={"torch/lib/libtorch_cuda.so": runtime})
+        found = toolkit(tmp_path, {}, torch=torch)
+        assert ("toolchain.nvcc-of-another-major" in found) is wrong
+
+
+@pytest.mark.parametrize(
+    ("gpu", "companion", "told"),
+    [("sm_100", "", True), ("sm_100", "flashinfer-cubin", False), ("sm_120", "", False)],
+)
+def test_kernels_that_nothing_brings(tmp_path: Path, gpu: str, companion: str, told: bool) -> None:
+    facts = {"flashinfer-python": wheel(), **({companion: wheel()} if companion else {})}
+    found = codes(made_subject(facts, tmp_path, edit=[['"sm_120"', f'"{gpu}"']]))
+    assert ("gpu.not-precompiled" in found) is told
+    if told:
+        assert found["gpu.not-precompiled"].fix == "flashinfer-cubin==1.0"
+
+
 WORDS = st.text(alphabet="abc/.-_$ORIGIN{}()*?[]\\\n\x00é=@", max_size=12)
 SONAMES = st.one_of(WORDS, st.sampled_from(["libcudart.so.12", "libc.so.6", "libcuda.so.1"]))
 PATHS = st.sampled_from(

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sarif_pydantic import Sarif
 
 from imagebuilder.cli.main import run
 from tests.support.http_server import Server
+from tests.support.schemas import validated
 from tests.support.small import Small
 
 HEAD = 'gpus = ["sm_120"]\ndriver = "570.124.06"\n'
@@ -27,7 +29,7 @@ class Outcome:
     @property
     def findings(self) -> dict[str, dict[str, Any]]:
         """By code; of `--json`."""
-        return {f["code"]: f for f in json.loads(self.out)["findings"]}
+        return {f["code"]: f for f in validated("check", self.out)["findings"]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +71,7 @@ def test_findings_as_json_and_exit_code(bench: Bench) -> None:
     bench.small.write("nvidia-cuda-runtime", "other", head=HEAD)
     checked = bench.call("check", "s", "--json")
     assert checked.code == 5
-    document = json.loads(checked.out)
+    document = validated("check", checked.out)
     assert (document["schema"], document["kind"]) == (1, "check")
     error = checked.findings["driver.too-old"]
     assert set(error) >= {"code", "severity", "what", "evidence", "fix", "place", "waived"}
@@ -117,6 +119,7 @@ def test_sarif(bench: Bench) -> None:
     (told,) = log["runs"]
     rules = [rule["id"] for rule in told["tool"]["driver"]["rules"]]
     results = {r["ruleId"]: r for r in told["results"]}
+    Sarif.model_validate(log)
     assert log["version"] == "2.1.0" and set(results) == set(rules)
     assert all(rules[r["ruleIndex"]] == r["ruleId"] for r in told["results"])
     place = results["driver.too-old"]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
@@ -149,6 +152,54 @@ def test_a_file_that_is_gone(bench: Bench) -> None:
     assert checked.code == 5
     assert checked.findings["index.file-gone"]["place"] == "other"
     assert bench.call("check", "s", "--json").code == 5  # such an answer is not kept
+
+
+def test_whether_files_are_still_there_is_asked_for(bench: Bench) -> None:
+    bench.small.write("other")
+    assert bench.call("check", "s").code == 0
+    bench.small.index.remove("other")
+    assert bench.call("check", "s").code == 0  # nothing needs to be read again
+    checked = bench.call("check", "s", "--json", "--online")
+    assert checked.code == 5 and checked.findings["index.file-gone"]["place"] == "other"
+
+
+def test_a_yanked_file(bench: Bench) -> None:
+    bench.small.write("other")
+    assert bench.call("check", "s").code == 0
+    bench.small.index.remove("other")
+    bench.small.wheel("other", files={"shared.txt": b"another"}, yanked="it eats data")
+    checked = bench.call("check", "s", "--json", "--online")
+    assert checked.code == 0
+    assert checked.findings["index.yanked"]["severity"] == "warning"
+    assert checked.findings["index.yanked"]["evidence"] == ["its reason: it eats data"]
+
+
+PATCH = """--- a/other/text.py
++++ b/other/text.py
+@@ -2,2 +2,2 @@
+ {context}
+-# text
++# other text
+"""
+
+
+def test_patches_are_tried_on_the_wheels(bench: Bench) -> None:
+    bench.small.wheel("patched", files={"other/text.py": b"one\n# text\n# text\n"})
+    patch = bench.small.folder / "stacks" / "a.patch"
+    bench.small.write("patched", tail='patches = ["a.patch"]\n')
+    patch.write_text(PATCH.format(context="# text"))
+    assert bench.call("check", "s").code == 0
+    patch.write_text(PATCH.format(context="# texts"))
+    assert bench.call("lock", "s").code == 0
+    checked = bench.call("check", "s", "--json")
+    assert checked.code == 5
+    misfit = checked.findings["stack.patch-does-not-apply"]
+    assert "a.patch" in misfit["what"] and "other/text.py" in misfit["what"]
+    assert any("# text" in line for line in misfit["evidence"] if line.startswith("seen: "))
+    assert any("# texts" in line for line in misfit["evidence"] if line.startswith("wanted: "))
+    paths = len(bench.small.server.seen)
+    assert bench.call("check", "s", "--json").out == checked.out
+    assert len(bench.small.server.seen) == paths
 
 
 def test_offline_what_was_not_read_is_told(bench: Bench) -> None:

@@ -14,6 +14,7 @@ from imagebuilder.facts.record import FileFact
 from imagebuilder.facts.tables import alternate_words, driver, layouts, runtimes
 from imagebuilder.recon.matrix import Question, Release, Row, matrix
 from tests.support.abi_facts import recorded
+from tests.support.schemas import validated
 
 SMALL = {"libc10.so", "libc10_cuda.so"}
 
@@ -100,10 +101,10 @@ def test_on_pypi_by_ranges(
     arguments = ["matrix", "sgl-kernel==0.3.21", "--against", "torch<=2.15.0", "--json"]
     assert main.run(arguments) == 0
     out, err = capfd.readouterr()
-    rows = json.loads(out)["rows"]
+    rows = validated("matrix", out)["rows"]
     assert len(rows) == 10
     assert {r["version"] for r in rows if r["verdict"] == "loads"} == {"2.9.0", "2.9.1"}
     read = re.search(r"read ([\d.]+) MB", err)
     assert read and float(read[1]) <= 40
     assert main.run([*arguments, "--offline"]) == 0
-    assert json.loads(capfd.readouterr().out)["rows"] == rows
+    assert validated("matrix", capfd.readouterr().out)["rows"] == rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
@@ -22,6 +21,7 @@ from imagebuilder.settings import Settings
 from imagebuilder.stack.loader import load_stack
 from imagebuilder.values import Platform, Release
 from tests.support.http_server import Reply, Server
+from tests.support.schemas import validated
 
 NOW = datetime(2026, 2, 25, tzinfo=timezone.utc)
 TARGET = TargetFacts(python=Release("3.12"), platform=Platform("linux", "amd64"), glibc=Release("2.39"))
@@ -163,7 +163,7 @@ def at_home(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.usefixtures("at_home")
 def test_the_verb(stack_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["recon", str(stack_file), "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = validated("recon", capsys.readouterr().out)
     assert (document["schema"], document["kind"]) == (1, "recon")
     row = next(r for r in document["rows"] if (r["package"], r["index"]) == ("sgl-kernel", "kernels"))
     assert row["newest"]["version"] == "0.3.21+cu130" and row["bound"] and not row["down"]

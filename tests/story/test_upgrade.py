@@ -1,8 +1,8 @@
 """The upgrade that took days, as an afternoon at the command line: each failure found from artefacts alone.
 
 The stack begins as somebody would write it and ends as `stacks/cu130.toml`. Each step runs the command
-that a user would run, reads the finding and its advice, and does what it says. The wheels are those of PyPI as
-they were recorded; those that only the vendors' indexes have are PyPI's with the sonames of CUDA 13.
+that a user would run, reads the finding and its advice, and does what it says. The wheels are those of PyPI
+as they were recorded; those that only the vendors' indexes have are PyPI's with the sonames of CUDA 13.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tests.support.check_facts import recorded
 from tests.support.http_server import Server
 from tests.support.mirror import before_patch
 from tests.support.recorded_index import RecordedIndexes, for_cuda_13
+from tests.support.schemas import validated
 
 SHIPPED = shipped_folder() / "cu130.toml"
 OLD_BASE = f'image = "nvidia/cuda:12.8.1-cudnn-devel-ubuntu24.04@sha256:{"24" * 32}"'
@@ -48,7 +49,7 @@ class Outcome:
 
     @property
     def json(self) -> Any:
-        return json.loads(self.out)
+        return validated(json.loads(self.out)["kind"], self.out)
 
     def finding(self, code: str, package: str = "") -> dict[str, Any]:
         """The one that is not waived, of `check --json`."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import posixpath
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -47,6 +47,19 @@ class Release:
         """Does a library that was read export this name?"""
         hashed = symbol_hash(name.encode())
         return any(elf.exports.has_plain(hashed) for elf in self.facts.elf.values())
+
+    def homes(self, name: str) -> Iterator[str]:
+        """File names of the libraries that were read and export this name."""
+        hashed = symbol_hash(name.encode())
+        for path, elf in self.facts.elf.items():
+            if elf.exports.has_plain(hashed):
+                yield posixpath.basename(path)
+
+    @cached_property
+    def unread(self) -> set[str]:
+        """File names of the libraries that were not read."""
+        shared = {path for path in self.facts.files if _SHARED.search(path)}
+        return {posixpath.basename(path) for path in shared - self.facts.elf.keys()}
 
     def begins(self, prefix: bytes) -> list[bytes]:
         """Exported names that begin so."""
@@ -119,11 +132,11 @@ class Question:
 
 def matrix(question: Question, releases: Sequence[Release]) -> list[Row]:
     """One row for each release, in their order."""
-    at_home = {w.name for w in question.wanted if any(r.exports(w.name) for r in releases)}
+    at_home = {w.name: {h for r in releases for h in r.homes(w.name)} for w in question.wanted}
     return [_row(question, release, at_home) for release in releases]
 
 
-def _row(question: Question, release: Release, at_home: set[str]) -> Row:
+def _row(question: Question, release: Release, at_home: Mapping[str, set[str]]) -> Row:
     gone = {w.name for w in question.wanted if _is_gone(w.name, release, at_home)}
     environment = _environment(question, release, gone)
     process = environment.start()
@@ -179,14 +192,14 @@ def _environment(question: Question, release: Release, gone: set[str]) -> Enviro
     )
 
 
-def _is_gone(name: str, release: Release, at_home: set[str]) -> bool:
-    """Is it proven that this release does not have the name?"""
+def _is_gone(name: str, release: Release, at_home: Mapping[str, set[str]]) -> bool:
+    """Is it proven that this release does not have the name? at_home: libraries that define it in others."""
     if release.exports(name):
         return False
     scope, function = _scope(name.encode())
     same_scope = bool(scope) and bool(release.begins(scope))
-    if name in at_home:
-        return release.complete or same_scope
+    if homes := at_home[name]:
+        return release.complete or (same_scope and not homes & release.unread)
     return bool(function and release.begins(function)) or (release.complete and same_scope)
 
 

@@ -19,7 +19,9 @@ from tests.support.schemas import validated
 SMALL = {"libc10.so", "libc10_cuda.so"}
 
 
-def _rows(extension: str, *, complete: bool, python: tuple[int, ...] = (3, 11)) -> dict[str, Row]:
+def _rows(
+    extension: str, *, complete: bool, whole_too: str = "", python: tuple[int, ...] = (3, 11)
+) -> dict[str, Row]:
     data = recorded()
     filename = next(name for name in sorted({r[1] for r in data.rows}) if name.startswith(extension))
     facts = data.wheel(filename)
@@ -38,7 +40,11 @@ def _rows(extension: str, *, complete: bool, python: tuple[int, ...] = (3, 11)) 
     for torch in sorted(data.closures):
         whole = data.wheel(torch)
         files = {path: FileFact(crc=0, size=0) for path in whole.elf}
-        elf = {p: e for p, e in whole.elf.items() if complete or posixpath.basename(p) in SMALL}
+        elf = {
+            p: e
+            for p, e in whole.elf.items()
+            if complete or whole_too in torch.split("-")[1:2] or posixpath.basename(p) in SMALL
+        }
         releases.append(
             Release(
                 version=torch.split("-")[1], facts=replace(whole, files=files, elf=elf), complete=complete
@@ -74,6 +80,14 @@ def test_sgl_kernel_goes_with_two_releases(complete: bool) -> None:
 def test_whole_wheels_against_whole_releases(extension: str, good: set[str]) -> None:
     """What the recorded dlopen outcomes say of all members together."""
     assert _loads(_rows(extension, complete=True)) == good
+
+
+@pytest.mark.parametrize("whole_too", ["2.8.0", "2.9.1", "2.11.0"])
+def test_what_one_release_is_known_for_accuses_no_other(whole_too: str) -> None:
+    """A release that was checked before is known whole; its large libraries say nothing about the others'."""
+    for extension in ("sgl_kernel-0.3.21", "torchvision-0.24.1", "sgl_kernel-0.3.18"):
+        mixed = _rows(extension, complete=False, whole_too=whole_too)
+        assert _loads(_rows(extension, complete=True)) <= _loads(mixed), extension
 
 
 def test_a_fast_no_is_never_wrong() -> None:

@@ -130,7 +130,8 @@ class FolderFiles:
         for parent, folders, files in os.walk(self._root / folder):
             folders.sort()
             inside = Path(parent).relative_to(self._root).as_posix()
-            yield from (f"{inside}/{name}" for name in sorted(files))
+            paths = (f"{inside}/{name}" for name in sorted(files))
+            yield from (path for path in paths if self.kind(path) == "file")  # no pipes, no dead links
 
     def digest(self, path: str) -> str:
         """See `Files`."""

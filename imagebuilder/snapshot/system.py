@@ -111,6 +111,10 @@ def find_roots(installed: Sequence[DebFile], automatic: Collection[str]) -> Root
         if name not in covered:
             roots.append(name)
             covered |= _closure([name], needs)
+    for name in tuple(roots):  # one of a circle may have been taken before another that leads to it
+        others = [root for root in roots if root != name]
+        if name in _closure(others, needs):
+            roots = others
     return Roots(
         manual=tuple(sorted(n for n in roots if n not in automatic)),
         recommended=tuple(sorted(n for n in roots if n in automatic)),

@@ -31,7 +31,7 @@ def key_of(
         repr(previous),
         repr(sorted(base_env.items())),
         base,
-        _judges(),
+        code_of(_JUDGES),
     ]
     return hashlib.sha256("\0".join(said).encode()).hexdigest()
 
@@ -53,9 +53,10 @@ def write(cache: Cache, key: str, found: Iterable[Finding]) -> None:
 
 
 @once
-def _judges() -> str:
+def code_of(folders: tuple[str, ...]) -> str:
+    """The hash of the code and tables in these folders: what other code has judged is judged again."""
     digest = hashlib.sha256()
-    for folder in _JUDGES:
+    for folder in folders:
         for file in sorted((files("imagebuilder") / folder).iterdir(), key=lambda f: f.name):
             if file.is_file() and not file.name.endswith(".json"):
                 digest.update(f"{folder}/{file.name}\0".encode() + file.read_bytes())

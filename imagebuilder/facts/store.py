@@ -22,7 +22,7 @@ class FactStore:
     """Reads facts of wheels once and keeps them. May be shared by threads; `http` only for remote files."""
 
     def __init__(self, cache: Cache, http: Session | None = None) -> None:
-        self._cache, self._http = cache, http
+        self.cache, self._http = cache, http
         self.received = 0
         """Bytes read over the network so far."""
 
@@ -41,7 +41,7 @@ class FactStore:
         facts = self.known(digest)
         if facts is not None:
             return facts
-        path = self._cache.artefact(digest) if digest else None
+        path = self.cache.artefact(digest) if digest else None
         if path is not None:
             with path.open("rb") as file:
                 facts = self._collect(file, filename)
@@ -52,7 +52,7 @@ class FactStore:
         else:
             return None
         if digest:
-            self._cache.write_record(KIND, digest.hex, encode(facts))
+            self.cache.write_record(KIND, digest.hex, encode(facts))
         return facts
 
     def front(
@@ -67,7 +67,7 @@ class FactStore:
         facts = self.known(digest) or (self._record(FRONT_KIND, key) if digest else None)
         if facts is not None:
             return facts
-        path = self._cache.artefact(digest) if digest else None
+        path = self.cache.artefact(digest) if digest else None
         if path is not None:
             with path.open("rb") as file:
                 facts = collect_front(file, filename, whole=whole)
@@ -80,11 +80,11 @@ class FactStore:
                 f"{filename} is not here", hint="run again without --offline, to read it by ranges"
             )
         if digest:
-            self._cache.write_record(FRONT_KIND, key, encode(facts))
+            self.cache.write_record(FRONT_KIND, key, encode(facts))
         return facts
 
     def _record(self, kind: str, key: str) -> WheelFacts | None:
-        record = self._cache.read_record(kind, key)
+        record = self.cache.read_record(kind, key)
         with suppress(ValueError):
             return decode(record) if record else None
         return None

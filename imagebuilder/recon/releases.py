@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from imagebuilder.checks.kept import code_of
 from imagebuilder.errors import UsageProblem
 from imagebuilder.facts.record import WheelFacts
 from imagebuilder.facts.store import FactStore
@@ -17,6 +21,9 @@ from imagebuilder.lock.choose import best_wheel
 from imagebuilder.lock.target import TargetFacts
 from imagebuilder.progress import Reporter
 from imagebuilder.recon.matrix import Question, Release, Row, matrix
+
+_KIND = "matrix-1"
+_JUDGES = ("facts", "recon", "data", "data/layouts")  # folders whose files decide an answer
 
 
 def wheels_of(
@@ -57,7 +64,50 @@ def ask(
     full: bool,
     workers: int,
 ) -> list[Row]:
-    """Read what must be read, and answer. full: every library whole, else fronts and small libraries."""
+    """Read what must be read, and answer. full: every library whole, else fronts and small libraries.
+
+    An answer is kept under the hashes of all that decides it, so asking again reads and judges nothing.
+    """
+    key = _key(package, releases, target, full)
+    found = _kept(store, key)
+    if found is None:
+        found = _judged(package, releases, target, store, reporter, full=full, workers=workers)
+        if all(file.sha256 for file in (package, *releases)):
+            store.cache.write_record(_KIND, key, json.dumps([asdict(row) for row in found]).encode())
+    return found
+
+
+def _key(package: IndexFile, releases: Sequence[IndexFile], target: TargetFacts, full: bool) -> str:
+    said = [f"{file.name} {file.filename} {file.sha256}" for file in (package, *releases)]
+    return "\0".join([*said, repr(target), str(full), code_of(_JUDGES)])
+
+
+def _kept(store: FactStore, key: str) -> list[Row] | None:
+    record = store.cache.read_record(_KIND, key)
+    if record is None:
+        return None
+    try:
+        return [_row(fields) for fields in json.loads(record)]
+    except (ValueError, TypeError, KeyError):
+        return None  # a damaged record: answered again
+
+
+def _row(fields: dict[str, Any]) -> Row:
+    instead = tuple((name, near) for name, near in fields["instead"])
+    listed = {name: tuple(fields[name]) for name in ("missing", "unchecked")}
+    return Row(**{**fields, **listed, "instead": instead})
+
+
+def _judged(
+    package: IndexFile,
+    releases: Sequence[IndexFile],
+    target: TargetFacts,
+    store: FactStore,
+    reporter: Reporter,
+    *,
+    full: bool,
+    workers: int,
+) -> list[Row]:
     with reporter.task(f"reading {package.filename}", unit="wheel"):
         facts = (
             _whole(store, package)

@@ -120,5 +120,6 @@ def test_on_pypi_by_ranges(
     assert {r["version"] for r in rows if r["verdict"] == "loads"} == {"2.9.0", "2.9.1"}
     read = re.search(r"read ([\d.]+) MB", err)
     assert read and float(read[1]) <= 40
+    monkeypatch.setattr("imagebuilder.recon.releases.matrix", None)  # a second answer judges nothing
     assert main.run([*arguments, "--offline"]) == 0
     assert validated("matrix", capfd.readouterr().out)["rows"] == rows

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import random
 import re
 import shutil
 import struct
 import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,17 +17,44 @@ import pytest
 
 from imagebuilder.errors import ArtefactUnusable
 from imagebuilder.facts.gpu import FatbinWatch, GpuCode, coverage, covers, read_gpu
+from imagebuilder.settings import load
 from imagebuilder.values import GpuArch
+from tests.support.network import no_network
 
 DATA = Path(__file__).parents[1] / "data" / "gpu"
-NVCC = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin:/usr/local/cuda-13.0/bin")
+PLACES = "/usr/local/cuda/bin:/usr/local/cuda-13.0/bin"
+RELEASE = "==13.0.*"
+TOOLKIT = (f"nvidia-cuda-nvcc{RELEASE}", f"nvidia-nvvm{RELEASE}", f"nvidia-cuda-crt{RELEASE}",
+           f"nvidia-cuda-runtime{RELEASE}", f"nvidia-cuda-cccl{RELEASE}")  # fmt: skip
 
 
-def _cuobjdump() -> str | None:
-    inside = [Path(p) / "nvidia" / "cu13" / "bin" for p in sys.path]
-    return shutil.which("cuobjdump") or next(
-        (str(p / "cuobjdump") for p in inside if (p / "cuobjdump").is_file()), None
-    )
+@pytest.fixture(scope="module")
+def nvcc(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """This machine's nvcc, else PyPI's."""
+    if not shutil.which("g++"):
+        pytest.skip("nvcc needs g++, which is not installed")
+    found = shutil.which("nvcc") or shutil.which("nvcc", path=PLACES)
+    return found or _from_pypi(tmp_path_factory, "nvcc", *TOOLKIT)
+
+
+@pytest.fixture(scope="module")
+def cuobjdump(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """This machine's cuobjdump, else PyPI's."""
+    found = shutil.which("cuobjdump") or shutil.which("cuobjdump", path=PLACES)
+    return found or _from_pypi(tmp_path_factory, "cuobjdump", "nvidia-cuda-cuobjdump")
+
+
+def _from_pypi(factory: pytest.TempPathFactory, program: str, *requirements: str) -> str:
+    if why := no_network():
+        pytest.skip(f"{program} is not installed, and {why}")
+    import uv
+
+    folder = factory.mktemp(program)
+    index = load(os.environ).default_index
+    environment = {**os.environ, "UV_NO_PROGRESS": "1", **({"UV_DEFAULT_INDEX": index} if index else {})}
+    command = [uv.find_uv_bin(), "pip", "install", "--quiet", "--target", str(folder), *requirements]
+    subprocess.run(command, check=True, env=environment)
+    return str(folder / "nvidia" / "cu13" / "bin" / program)
 
 
 def _data(name: str) -> bytes:
@@ -75,11 +102,10 @@ def test_a_watch_sees_the_same_as_reading_again() -> None:
         assert read_gpu(io.BytesIO(data), "x", watch) == _code(data)
 
 
-def _compile(folder: Path, name: str, options: list[str]) -> Path:
+def _compile(nvcc: str, folder: Path, name: str, options: list[str]) -> Path:
     source, out = folder / f"{name}.cu", folder / f"{name}.o"
     source.write_text(f"__global__ void {name}(float *x) {{ x[threadIdx.x] *= 2.f; }}")
-    assert NVCC
-    subprocess.run([NVCC, "-Xcompiler", "-fPIC", "-c", str(source), "-o", str(out), *options], check=True)
+    subprocess.run([nvcc, "-Xcompiler", "-fPIC", "-c", str(source), "-o", str(out), *options], check=True)
     return out
 
 
@@ -91,8 +117,7 @@ def _gencode(*pairs: str) -> list[str]:
     return words
 
 
-@pytest.mark.skipif(not NVCC, reason="nvcc is not installed")
-def test_what_nvcc_was_told(tmp_path: Path) -> None:
+def test_what_nvcc_was_told(tmp_path: Path, nvcc: str, cuobjdump: str) -> None:
     cases = {
         "a": (
             _gencode(
@@ -114,11 +139,9 @@ def test_what_nvcc_was_told(tmp_path: Path) -> None:
         ),
     }
     for name, (options, wanted) in cases.items():
-        data = _compile(tmp_path, name, options).read_bytes()
+        data = _compile(nvcc, tmp_path, name, options).read_bytes()
         assert _groups(_code(data)) == [(wanted, 1)], name
-        tool = _cuobjdump()
-        if tool:
-            assert _listed(tool, tmp_path / f"{name}.o") == _without_family(_code(data))
+        assert _listed(cuobjdump, tmp_path / f"{name}.o") == _without_family(_code(data))
 
 
 def _listed(tool: str, path: Path) -> list[tuple[str, str]]:
@@ -139,14 +162,12 @@ def _without_family(code: GpuCode) -> list[tuple[str, str]]:
     )
 
 
-@pytest.mark.skipif(not NVCC, reason="nvcc is not installed")
 @pytest.mark.parametrize("arch", ["80", "90a", "100f", "120", "120a"])
-def test_single_cubins(tmp_path: Path, arch: str) -> None:
+def test_single_cubins(tmp_path: Path, nvcc: str, arch: str) -> None:
     source = tmp_path / "k.cu"
     source.write_text("__global__ void k(float *x) { *x = 1.f; }")
     out = tmp_path / "k.cubin"
-    assert NVCC
-    subprocess.run([NVCC, "-cubin", f"-arch=sm_{arch}", str(source), "-o", str(out)], check=True)
+    subprocess.run([nvcc, "-cubin", f"-arch=sm_{arch}", str(source), "-o", str(out)], check=True)
     assert _groups(_code(out.read_bytes())) == [(f"sm_{arch}", 1)]
 
 
@@ -220,11 +241,9 @@ TAGS = "manylinux_2_17_x86_64.manylinux2014_x86_64.manylinux_2_28_x86_64"
         ("torchao", f"torchao-0.9.0-cp39-abi3-{TAGS}.whl", "torchao/_C.abi3.so"),
     ],
 )
-def test_real_wheels_equal_cuobjdump(tmp_path: Path, project: str, filename: str, member: str) -> None:
-    tool = _cuobjdump()
-    if not tool:
-        pytest.skip("cuobjdump is not installed (PyPI: nvidia-cuda-cuobjdump)")
-    import os
+def test_real_wheels_equal_cuobjdump(
+    tmp_path: Path, cuobjdump: str, project: str, filename: str, member: str
+) -> None:
     from typing import IO, cast
 
     from imagebuilder.cache import Cache
@@ -232,7 +251,6 @@ def test_real_wheels_equal_cuobjdump(tmp_path: Path, project: str, filename: str
     from imagebuilder.index.http import session
     from imagebuilder.index.ranged import RangedFile
     from imagebuilder.index.simple import Indexes
-    from imagebuilder.settings import load
 
     settings = load({**os.environ, "IMAGEBUILDER_CACHE_DIR": str(tmp_path / "cache")})
     with session(settings) as http:
@@ -244,4 +262,4 @@ def test_real_wheels_equal_cuobjdump(tmp_path: Path, project: str, filename: str
     library.write_bytes(data)
     code = _code(data)
     assert code.total >= 1
-    assert sorted(set(_listed(tool, library))) == sorted(set(_without_family(code)))
+    assert sorted(set(_listed(cuobjdump, library))) == sorted(set(_without_family(code)))

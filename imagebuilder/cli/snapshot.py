@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     "--gpu", "gpus", metavar="SM", multiple=True, help="A GPU it must run on, as sm_120. Repeatable."
 )
 @click.option("--driver", metavar="VERSION", help="The oldest host driver it must run on.")
+@click.option("--glibc", metavar="VERSION", help="Of a --base that is an image. Default: the environment's.")
 @click.option(
     "--index", "indexes", metavar="NAME=URL", multiple=True, help="One more index to look on. Repeatable."
 )
@@ -125,7 +126,7 @@ def _environment(
 
 def _wishes(
     context: Context, name: str | None, *, with_python: bool, base: str | None, gpus: tuple[str, ...],
-    driver: str | None, indexes: tuple[str, ...], variables: tuple[str, ...], as_of: str | None,
+    driver: str | None, glibc: str | None, indexes: tuple[str, ...], variables: tuple[str, ...], as_of: str | None,
 ) -> Wishes:  # fmt: skip
     from fnmatch import fnmatchcase
 
@@ -144,6 +145,7 @@ def _wishes(
             base=base,
             gpus=tuple(GpuArch.parse(gpu) for gpu in gpus),
             driver=Release(driver) if driver else None,
+            glibc=Release(glibc) if glibc else None,
             indexes=tuple(_index(text) for text in indexes),
             env=tuple(env),
         )

@@ -23,6 +23,8 @@ _LIBRARY = re.compile(
     r"(?P<prefix>.*?)/?lib(?:64)?/python(?P<python>3\.\d+)/(?:site|dist)-packages/[^/]+\.dist-info/METADATA"
 )
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_GLIBC = re.compile(rb"GNU C Library [^\0]{0,200}?version (2\.\d+)")
+_LARGEST_LIBC = 32 << 20
 _MUSL = re.compile(r"lib/ld-musl-[^/]+\.so\.1")
 
 Reader = Callable[[Collection[str]], Iterator[tuple[str, bytes]]]
@@ -280,10 +282,16 @@ def _interpreter(files: LayerFiles, prefix: str, platform: Platform, label: str)
 
 
 def _glibc(files: LayerFiles) -> Release | None:
-    """As dpkg has it."""
+    """As dpkg has it, else as the library itself says."""
     version = next((d.version for d in files.contents.debs if d.name == "libc6"), "")
-    match = re.match(r"2\.\d+", version)
-    return Release(match[0]) if match else None
+    if match := re.match(r"2\.\d+", version):
+        return Release(match[0])
+    for path in ("lib64/libc.so.6", "usr/lib64/libc.so.6", *(f"lib/{n}/libc.so.6" for n in files.names("lib"))):
+        if files.kind(path) == "file":
+            data = files.read([path], _LARGEST_LIBC).get(path, b"")
+            if found := _GLIBC.search(data):
+                return Release(found[1].decode())
+    return None
 
 
 def _system_sites(files: LayerFiles, prefix: str, python: str) -> list[str]:

@@ -38,14 +38,15 @@ from imagebuilder.snapshot.system import (
     Roots,
     automatic,
     choose_base,
+    choose_glibc,
     find_roots,
     os_release,
-    with_glibc,
     with_security,
 )
 from imagebuilder.snapshot.wheels import Finder
 from imagebuilder.stack import lock_path, parse_stack, resolution_hash, resolution_parts
 from imagebuilder.stack.model import Base, DebianBase, Index, Stack, Target
+from imagebuilder.values import Release
 
 RESOLVER = "snapshot"
 _STATUS, _EXTENDED = "var/lib/dpkg/status", "var/lib/apt/extended_states"
@@ -89,8 +90,8 @@ def take_snapshot(environment: Environment, wishes: Wishes, means: Means) -> Sna
     )
     system = os_release(next((data[p] for p in _RELEASES if p in data), b""))
     base = choose_base(environment, system, wishes.base)
-    glibc = with_glibc(base, environment)
-    target = target_facts(_bare_stack(environment, wishes, base, glibc is not None))
+    glibc = choose_glibc(base, environment, wishes.glibc)
+    target = target_facts(_bare_stack(environment, wishes, base, glibc))
     packages, indexes, debians = _settle(environment, wishes, target, means)
     if not any(p.candidate for p in packages):
         raise Unresolvable(
@@ -167,13 +168,13 @@ def _bytes_of(path: Path) -> bytes | None:
 # ---------------------------------------------------------------- packages
 
 
-def _bare_stack(environment: Environment, wishes: Wishes, base: Base, own_glibc: bool) -> Stack:
+def _bare_stack(environment: Environment, wishes: Wishes, base: Base, glibc: Release | None) -> Stack:
     interpreter = environment.interpreter
     target = Target(
         platform=interpreter.platform,
         python=interpreter.python,
         gpus=wishes.gpus,
-        glibc=interpreter.glibc if own_glibc else None,
+        glibc=glibc,
     )
     return Stack(name=wishes.name, target=target, base=base, layers=())
 

@@ -36,6 +36,7 @@ class Wishes:
     base: str | None = None
     gpus: tuple[GpuArch, ...] = ()
     driver: Release | None = None
+    glibc: Release | None = None
     indexes: tuple[Index, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
 

@@ -155,9 +155,19 @@ def automatic(extended_states: bytes) -> frozenset[str]:
     return frozenset(found)
 
 
-def with_glibc(base: Base, environment: Environment) -> Release | None:
-    """The glibc to choose wheels for: the environment's, where the base is an image that was not looked into."""
-    return None if isinstance(base, DebianBase) else environment.interpreter.glibc
+def choose_glibc(base: Base, environment: Environment, wanted: Release | None) -> Release | None:
+    """The glibc to choose wheels for, as wanted; None: that of the Debian base.
+
+    For an image, which is not looked into, it is the environment's. UsageProblem where nobody knows it.
+    """
+    found = wanted or (None if isinstance(base, DebianBase) else environment.interpreter.glibc)
+    if found is None and not isinstance(base, DebianBase):
+        raise UsageProblem(
+            f"which glibc {environment.label} has is not known",
+            wanted="the base's release of it, as `ldd --version` says",
+            hint="--glibc 2.39",
+        )
+    return found
 
 
 def with_security(base: DebianBase) -> DebianBase:

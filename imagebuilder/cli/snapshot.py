@@ -41,19 +41,20 @@ if TYPE_CHECKING:
     "--index", "indexes", metavar="NAME=URL", multiple=True, help="One more index to look on. Repeatable."
 )
 @click.option("--env", "variables", metavar="GLOB", multiple=True,
-              help="With --python: take over these variables of this shell, such as 'NCCL_*'. Repeatable.")  # fmt: skip
+              help="With --python: take over these variables of this shell, such as 'NCCL_*'.")  # fmt: skip
 @click.option("--as-of", metavar="INSTANT", help="The stack's date. Default: now.")
 @click.option("--force", is_flag=True, help="Overwrite files that are there.")
 @click.option("--dry-run", is_flag=True, help="Say what would be found, write nothing.")
 @json_option
 def command(
     context: Context, *, python: str | None, image: str | None, container: str | None, name: str | None,
-    output: Path | None, prefix: str | None, platform: str, force: bool, dry_run: bool, as_json: bool, **more: Any,
+    output: Path | None, prefix: str | None, platform: str, force: bool, dry_run: bool, as_json: bool,
+    **more: Any,
 ) -> None:  # fmt: skip
     """A stack file, patches and lock that rebuild an existing environment: the way back before an upgrade.
 
-    Every installed package is compared with the wheels of its index, file by file. What was changed by hand becomes a
-    patch; what cannot be locked is named with what to do about it, and the exit code then is 12.
+    Every installed package is compared with the wheels of its index, file by file. What was changed by hand
+    becomes a patch; what cannot be locked is named with what to do about it, and the exit code then is 12.
     """
     from imagebuilder.snapshot.make import Means, take_snapshot, with_name, write_snapshot
     from imagebuilder.snapshot.sources import stack_name
@@ -64,7 +65,8 @@ def command(
         )
     wishes = _wishes(context, name, with_python=bool(python), **more)
     means = Means.of(context.settings, context.cache, context.reporter)
-    with _environment(context, means, python, image, container, prefix, platform) as environment:
+    source = {"python": python, "image": image, "container": container}
+    with _environment(context, means, **source, prefix=prefix, platform=platform) as environment:
         if not name:
             wishes = with_name(wishes, stack_name(environment.name))
         snapshot = take_snapshot(environment, wishes, means)
@@ -94,7 +96,7 @@ def command(
 
 @contextmanager
 def _environment(
-    context: Context, means: Means, python: str | None, image: str | None, container: str | None,
+    context: Context, means: Means, *, python: str | None, image: str | None, container: str | None,
     prefix: str | None, platform: str,
 ) -> Iterator[Environment]:  # fmt: skip
     """The environment that the options name; what it needs is there while the block runs."""
@@ -126,7 +128,8 @@ def _environment(
 
 def _wishes(
     context: Context, name: str | None, *, with_python: bool, base: str | None, gpus: tuple[str, ...],
-    driver: str | None, glibc: str | None, indexes: tuple[str, ...], variables: tuple[str, ...], as_of: str | None,
+    driver: str | None, glibc: str | None, indexes: tuple[str, ...], variables: tuple[str, ...],
+    as_of: str | None,
 ) -> Wishes:  # fmt: skip
     from fnmatch import fnmatchcase
 

@@ -1,4 +1,6 @@
-"""Files beside the packages that no wheel brought: made by hand, or by something that ran. They become extra files."""
+"""Files beside the packages that no wheel brought: made by hand, or by something that ran. They become extra
+files.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ MOST_BYTES = LARGEST_FILE
 def find_added(environment: Environment, packages: Sequence[Package]) -> list[Change]:
     """What is in the environment's own sites and of no package, as files to take over.
 
-    What belongs to a package that cannot be locked is left out: it is named with that. Of a folder with too much in
-    it there is one line, and nothing is taken over.
+    What belongs to a package that cannot be locked is left out: it is named with that. Of a folder with too
+    much in it there is one line, and nothing is taken over.
     """
     files, own = environment.files, {p.installed.site for p in packages if p.state != "debian"}
     sites = [
@@ -33,7 +35,7 @@ def find_added(environment: Environment, packages: Sequence[Package]) -> list[Ch
     for top, paths in sorted(groups.items(), key=lambda group: len(group[1])):
         size = sum(files.size(path) for path in paths)
         if len(paths) > left or size > room:
-            why = f"{len(paths)} files with {size} bytes are in it that no package brought: too much for a stack"
+            why = f"{len(paths)} files of no package, {size} bytes, are in it: too much for a stack"
             changes.append(Change(path=top, member=top, what="added", how="nothing", why=why))
             continue
         room, left = room - size, left - len(paths)

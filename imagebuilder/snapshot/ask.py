@@ -1,4 +1,6 @@
-"""Asked of an interpreter: what it is, as one line of JSON. Runs under any Python from 3.8, with -I, no imports of ours."""
+"""Asked of an interpreter: what it is, as one line of JSON. Runs under any Python from 3.8, with -I, no
+imports of ours.
+"""
 
 import json
 import os

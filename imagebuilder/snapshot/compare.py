@@ -24,10 +24,11 @@ _SHEBANG = b"#!python"
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """By hashes alone. different: member → what it is; `changed` may turn out to be equal when bytes are compared.
+    """By hashes alone. different: member → what it is; `changed` may turn out to be equal when bytes are
+    compared.
 
-    proven: the installed RECORD has every file of the wheel with the wheel's hash: this very wheel was installed.
-    unreadable: path → why. shared: members whose place another distribution has too.
+    proven: the installed RECORD has every file of the wheel with the wheel's hash: this very wheel was
+    installed. unreadable: path → why. shared: members whose place another distribution has too.
     """
 
     candidate: Candidate
@@ -114,7 +115,7 @@ def changes_of(
             why = f"{' and '.join(shared[path])} have it"
             changes.append(_as_file(member, path, why, there[path], executable.get(path, False)))
             continue
-        change, patch = _expressed(member, path, what, before, after, executable.get(path, False))
+        change, patch = _expressed(member, path, what, before, after, executable=executable.get(path, False))
         changes.append(change)
         patches.append(patch)
     return tuple(changes), b"".join(patches)
@@ -138,7 +139,7 @@ _WHY = {
 
 
 def _expressed(
-    member: str, path: str, what: What, before: bytes | None, after: bytes | None, executable: bool
+    member: str, path: str, what: What, before: bytes | None, after: bytes | None, *, executable: bool
 ) -> tuple[Change, bytes]:
     """By a patch if it is text, else as a whole file."""
     try:
@@ -159,7 +160,9 @@ def _as_file(member: str, path: str, why: str, data: bytes, executable: bool) ->
 
 
 def _as_packed(member: str, before: bytes, after: bytes) -> bytes:
-    """A script with the first line that it has in the wheel, where an installer has put in its interpreter."""
+    """A script with the first line that it has in the wheel, where an installer has put in its
+    interpreter.
+    """
     if not is_script(member) or not before.startswith(_SHEBANG) or not after.startswith(b"#!"):
         return after
     first = before.partition(b"\n")[0]

@@ -121,7 +121,7 @@ class FolderFiles:
     def names(self, folder: str) -> tuple[str, ...]:
         """See `Files`."""
         try:
-            return tuple(sorted(os.listdir(self._root / folder)))
+            return tuple(sorted(entry.name for entry in (self._root / folder).iterdir()))
         except (OSError, ValueError):
             return ()
 

@@ -1,4 +1,6 @@
-"""Which indexes may have what is installed: the default one, those of the version's CUDA build, the user's. Pure."""
+"""Which indexes may have what is installed: the default one, those of the version's CUDA build, the user's.
+Pure.
+"""
 
 from __future__ import annotations
 

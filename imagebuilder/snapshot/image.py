@@ -114,7 +114,9 @@ class LayerFiles:
         return entry.size if entry else 0
 
     def read(self, paths: Iterable[str], limit: int) -> Mapping[str, bytes]:
-        """See `Files`. Each layer that has one of them is read once, a second time for targets of hard links."""
+        """See `Files`. Each layer that has one of them is read once, a second time for targets of hard
+        links.
+        """
         wanted = {path: real for path in paths if (real := self.resolve(path)) is not None}
         found: dict[str, bytes] = {}
         links: dict[str, str] = {}  # path → what it is a link to
@@ -286,7 +288,11 @@ def _glibc(files: LayerFiles) -> Release | None:
     version = next((d.version for d in files.contents.debs if d.name == "libc6"), "")
     if match := re.match(r"2\.\d+", version):
         return Release(match[0])
-    for path in ("lib64/libc.so.6", "usr/lib64/libc.so.6", *(f"lib/{n}/libc.so.6" for n in files.names("lib"))):
+    for path in (
+        "lib64/libc.so.6",
+        "usr/lib64/libc.so.6",
+        *(f"lib/{n}/libc.so.6" for n in files.names("lib")),
+    ):
         if files.kind(path) == "file":
             data = files.read([path], _LARGEST_LIBC).get(path, b"")
             if found := _GLIBC.search(data):
@@ -295,7 +301,9 @@ def _glibc(files: LayerFiles) -> Release | None:
 
 
 def _system_sites(files: LayerFiles, prefix: str, python: str) -> list[str]:
-    """Where a Python that is no virtual environment looks; Debian's own has dist-packages, and /usr/local first."""
+    """Where a Python that is no virtual environment looks; Debian's own has dist-packages, and /usr/local
+    first.
+    """
     debian = [
         "usr/local/lib/python{}/dist-packages",
         "usr/lib/python3/dist-packages",

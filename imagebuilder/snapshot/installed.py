@@ -1,4 +1,5 @@
-"""Which distributions are installed, by the .dist-info folders of the sites: read by us, whatever the tool that made them.
+"""Which distributions are installed, by the .dist-info folders of the sites: read by us, whatever the tool
+that made them.
 
 Source: "Recording installed projects" and "Recording the direct URL origin" (packaging.python.org).
 """
@@ -31,8 +32,8 @@ _OLD = re.compile(
 _MACHINE_MADE = re.compile(r"sha256=([A-Za-z0-9_-]{43})=?")
 
 WHEEL_OF_IT = (
-    "make a wheel of it (pip wheel --no-deps), put it on an index that pip can use, install it from there, and take "
-    "the snapshot again with --index NAME=URL"
+    "make a wheel of it (pip wheel --no-deps), put it on an index that pip can use, install that, and "
+    "take the snapshot again with --index NAME=URL"
 )
 _FIXES: Mapping[str, str] = {
     "editable": WHEEL_OF_IT,
@@ -45,8 +46,8 @@ _FIXES: Mapping[str, str] = {
 def find_installed(environment: Environment) -> tuple[list[Installed], list[Installed]]:
     """(the distributions that Python finds, sorted; those of Debian packages).
 
-    Of two with one name the first on sys.path counts, as for Python. Debian's own folders are dpkg's, where pip
-    installs nothing.
+    Of two with one name the first on sys.path counts, as for Python. Debian's own folders are dpkg's, where
+    pip installs nothing.
     """
     interpreter = environment.interpreter
     prefixes = {interpreter.prefix, interpreter.base, *({"usr/local"} if interpreter.base == "usr" else ())}
@@ -83,12 +84,16 @@ def _in_site(files: Files, site: str, prefixes: set[str]) -> Iterator[Installed]
             first = seen[item.name]
             seen[item.name] = _bad(
                 first,
-                f"it is there twice: {posixpath.basename(first.folder)} and {posixpath.basename(item.folder)}",
+                f"it is there twice: {_base(first.folder)} and {_base(item.folder)}",
                 f"pip install --force-reinstall {item.name}=={first.version}, after removing both folders",
             )
         else:
             seen[item.name] = item
     yield from seen.values()
+
+
+def _base(path: str) -> str:
+    return posixpath.basename(path)
 
 
 def _bad(item: Installed, problem: str, fix: str) -> Installed:
@@ -176,11 +181,11 @@ def _headers(data: bytes | None, many: tuple[str, ...] = ()) -> dict[str, str]:
     found: dict[str, str] = {}
     for key, value in message.items():
         text = str(value).strip()
-        key = key.lower()
-        if key in many and key in found:
-            found[key] += f" {text}"
+        name = key.lower()
+        if name in many and name in found:
+            found[name] += f" {text}"
         else:
-            found.setdefault(key, text)
+            found.setdefault(name, text)
     return {key: value for key, value in found.items() if value}
 
 
@@ -201,7 +206,9 @@ def _tags(text: str) -> frozenset[Tag]:
 def _record(
     site: str, data: bytes | None, prefixes: set[str]
 ) -> tuple[dict[str, str] | None, tuple[str, ...]]:
-    """(path → digest, paths that lead out of the environment); None where there is no RECORD that can be read."""
+    """(path → digest, paths that lead out of the environment); None where there is no RECORD that can be
+    read.
+    """
     if data is None:
         return None, ()
     record: dict[str, str] = {}

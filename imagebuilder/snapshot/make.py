@@ -71,7 +71,9 @@ class Means:
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """A snapshot that can be written: files by path relative to the stack file's folder, in the order of writing."""
+    """A snapshot that can be written: files by path relative to the stack file's folder, in the order of
+    writing.
+    """
 
     stack: Stack
     lock: Lock
@@ -82,8 +84,8 @@ class Snapshot:
 def take_snapshot(environment: Environment, wishes: Wishes, means: Means) -> Snapshot:
     """Find the wheel of everything that is installed, and make stack and lock of it. Writes nothing.
 
-    Raises UsageProblem (no base is known), Unresolvable (nothing can be locked), ArtefactUnusable (an index or the
-    archive does not answer).
+    Raises UsageProblem (no base is known), Unresolvable (nothing can be locked), ArtefactUnusable (an index
+    or the archive does not answer).
     """
     data = environment.files.read(
         [*_RELEASES, _STATUS, _EXTENDED] if environment.whole else _RELEASES, _LIMIT
@@ -103,10 +105,7 @@ def take_snapshot(environment: Environment, wishes: Wishes, means: Means) -> Sna
     unknown: tuple[DebFile, ...] = ()
     names: tuple[str, ...] = PLAIN_PACKAGES if isinstance(base, DebianBase) else ()
     if environment.whole:
-        there = installed(data.get(_STATUS, b""))
-        base, roots, unknown = _debian(
-            base, there, automatic(data.get(_EXTENDED, b"")), environment, wishes, means
-        )
+        base, roots, unknown = _debian(base, data, environment, wishes, means)
         names = roots.all
         if isinstance(base, DebianBase) and not any(n.startswith("python3") for n in names):
             names = tuple(sorted({*names, "python3"}))
@@ -226,17 +225,13 @@ def _edges(
 
 
 def _debian(
-    base: Base,
-    there: tuple[DebFile, ...],
-    auto: frozenset[str],
-    environment: Environment,
-    wishes: Wishes,
-    means: Means,
+    base: Base, data: Mapping[str, bytes], environment: Environment, wishes: Wishes, means: Means
 ) -> tuple[Base, Roots, tuple[DebFile, ...]]:
     """(the base, the packages to ask for, those that the archive does not know).
 
     On an image base the packages of Priority standard and above are taken for the base's own.
     """
+    there, auto = installed(data.get(_STATUS, b"")), automatic(data.get(_EXTENDED, b""))
     if not isinstance(base, DebianBase):
         roots = find_roots(there, auto)
         ranks = {deb.name: deb.rank for deb in there}

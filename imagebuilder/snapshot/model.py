@@ -52,8 +52,9 @@ class Files(Protocol):
 class Interpreter:
     """A Python and where it looks for packages.
 
-    version: as 3.11.2, or 3.11 where only that is known. prefix, sites: paths as in `Files`; sites in the order of
-    sys.path. base: the prefix of the Python that a virtual environment was made from. glibc: where it is known.
+    version: as 3.11.2, or 3.11 where only that is known. prefix, sites: paths as in `Files`; sites in the
+    order of sys.path. base: the prefix of the Python that a virtual environment was made from. glibc: where
+    it is known.
     """
 
     version: Release
@@ -86,7 +87,8 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
-    """What is to be rebuilt. label: what the user called it. whole: its Debian packages count, as in an image.
+    """What is to be rebuilt. label: what the user called it. whole: its Debian packages count, as in an
+    image.
 
     elsewhere: prefixes of other Pythons in it.
     """
@@ -114,8 +116,9 @@ class Origin:
 class Installed:
     """A distribution as it lies there.
 
-    folder: its .dist-info (or what stands for it). record: path in `Files` → digest ("": none given); None where it
-    has no RECORD. outside: paths of RECORD that lead out of the environment. problem: why it cannot be a wheel's.
+    folder: its .dist-info (or what stands for it). record: path in `Files` → digest ("": none given); None
+    where it has no RECORD. outside: paths of RECORD that lead out of the environment. problem: why it cannot
+    be a wheel's.
     """
 
     name: NormalizedName
@@ -134,7 +137,9 @@ class Installed:
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """What is in a wheel: path → digest as in `Installed.record`, for every file. scripts: of its entry points."""
+    """What is in a wheel: path → digest as in `Installed.record`, for every file. scripts: of its entry
+    points.
+    """
 
     dist_info: str
     members: Mapping[str, str]
@@ -144,7 +149,9 @@ class Listing:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A wheel of an index that may be the installed one, and where each of its files lies when it is installed."""
+    """A wheel of an index that may be the installed one, and where each of its files lies when it is
+    installed.
+    """
 
     measured: Measured
     listing: Listing
@@ -152,13 +159,16 @@ class Candidate:
 
 
 What = Literal["changed", "added", "deleted", "extra", "metadata", "script"]
-"""extra: the wheel has it and its installer left it out; script: one that installers make from an entry point."""
+"""extra: the wheel has it and its installer left it out; script: one that installers make from an entry
+point.
+"""
 How = Literal["patch", "file", "nothing"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """A file that is not as in the wheel. member: its path in the wheel, or below site-packages for an added one.
+    """A file that is not as in the wheel. member: its path in the wheel, or below site-packages for an added
+    one.
 
     how: what brings it back. Then: for a patch, its text; for a file, its bytes.
     """
@@ -184,7 +194,8 @@ State = Literal["equal", "patched", "unlockable", "debian"]
 class Package:
     """What becomes of a distribution. proven: RECORD says that exactly this wheel was installed.
 
-    patch: one unified diff of all that is changed; empty where nothing is. problem, fix: of one that cannot be locked.
+    patch: one unified diff of all that is changed; empty where nothing is. problem, fix: of one that cannot
+    be locked.
     """
 
     installed: Installed
@@ -233,7 +244,9 @@ def inside(path: str, folders: Collection[str]) -> bool:
 
 
 def joined(folder: str, path: str) -> str:
-    """`path` as seen from `folder`, in the form of `Files`; `..` beyond the root stays and is seen as such."""
+    """`path` as seen from `folder`, in the form of `Files`; `..` beyond the root stays and is seen as
+    such.
+    """
     if path.startswith("/"):
         return posixpath.normpath(path).lstrip("/")
     return posixpath.normpath(f"{folder}/{path}")

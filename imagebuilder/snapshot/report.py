@@ -1,4 +1,6 @@
-"""What a snapshot found, for people and for programs: nothing that the rebuilt environment lacks goes unsaid. Pure."""
+"""What a snapshot found, for people and for programs: nothing that the rebuilt environment lacks goes unsaid.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class Withheld:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What was found. moved_debs: (name, version there, version locked). beside: folder → files that nobody owns."""
+    """What was found. moved_debs: (name, version there, version locked). beside: folder → files that nobody
+    owns.
+    """
 
     label: str
     python: str
@@ -63,8 +67,10 @@ class Report:
             if deb.name in versions and versions[deb.name] != deb.version
         ]
         base = draft.base
-        text = f"Debian {base.suite}" + (" with security" if base.security else "") if isinstance(base, DebianBase) \
-            else str(getattr(base, "ref", ""))  # fmt: skip
+        if isinstance(base, DebianBase):
+            text = f"Debian {base.suite}" + (" with security" if base.security else "")
+        else:
+            text = str(getattr(base, "ref", ""))
         return cls(
             label=draft.environment.label,
             python=str(draft.environment.interpreter.version),
@@ -189,7 +195,7 @@ class Report:
             if extra:
                 names = ", ".join(c.member for c in extra[:3])
                 more = f" and {len(extra) - 3} more" if len(extra) > 3 else ""
-                yield f"  {package.name} {package.version}: the image has {names}{more}, which was left out here"
+                yield f"  {package.name} {package.version}: the image has {names}{more} besides"
 
 
 def _silent(change: Change) -> bool:

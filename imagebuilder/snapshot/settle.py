@@ -36,7 +36,9 @@ class Settling:
     workers: int
 
     def settle(self, installed: Sequence[Installed]) -> list[Package]:
-        """One answer for each, in their order. Raises ArtefactUnusable where the default index does not answer."""
+        """One answer for each, in their order. Raises ArtefactUnusable where the default index does not
+        answer.
+        """
         found = self.parallel("comparing with the wheels of indexes", self._find, installed)
         compared = {i.name: c for i, c in zip(installed, found, strict=True) if isinstance(c, Comparison)}
         shared = _shared(compared)
@@ -173,7 +175,7 @@ def _notes(item: Installed, comparison: Comparison) -> Iterable[str]:
     file = comparison.candidate.measured.file
     if file.yanked is not None:
         reason = f": {file.yanked[:200]}" if file.yanked else ""
-        yield f"{file.filename} was yanked from the index{reason}; it can still be had there, keep a copy of it"
+        yield f"{file.filename} was yanked from the index{reason}; it is still there, keep a copy of it"
     if item.record is None:
         yield "it has no RECORD: its files were compared with the wheel's"
     elif indexed_version(item.version) != item.version:
@@ -181,4 +183,5 @@ def _notes(item: Installed, comparison: Comparison) -> Iterable[str]:
     elif not comparison.proven:
         yield f"its RECORD is not that of {file.filename}: somebody rebuilt it; its files were compared"
     if item.outside:
-        yield f"its RECORD names {len(item.outside)} paths outside of the environment, such as {item.outside[0]}"
+        first = f"{len(item.outside)} paths outside of the environment, such as {item.outside[0]}"
+        yield f"its RECORD names {first}"

@@ -63,9 +63,8 @@ def container(engine: Engine, identity: str, prefix: str | None, means: Means) -
     Volumes are no part of it. MachineLacks: the engine has no such container.
     """
     found = engine.container(identity)
-    with means.reporter.task(f"reading the files of {identity}"):
-        with engine.exporting(identity) as chunks:
-            contents = scan_stream(_stream(chunks), identity)
+    with means.reporter.task(f"reading the files of {identity}"), engine.exporting(identity) as chunks:
+        contents = scan_stream(_stream(chunks), identity)
 
     @contextmanager
     def opened(_: int) -> Iterator[tarfile.TarFile]:

@@ -1,4 +1,6 @@
-"""A snapshot as a stack file: its text, and the settings of an image moved to where the new one has its things. Pure."""
+"""A snapshot as a stack file: its text, and the settings of an image moved to where the new one has its
+things. Pure.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ _NEVER = 'python_version < "3"'
 
 @dataclass(frozen=True, kw_only=True)
 class Wishes:
-    """What the user decides: the rest is read from the environment. env: variables to add. as_of: of the stack."""
+    """What the user decides: the rest is read from the environment. env: variables to add. as_of: of the
+    stack.
+    """
 
     name: str
     as_of: datetime
@@ -65,7 +69,9 @@ class Draft:
         return f"patches/{self.wishes.name}/{package.name}-{package.version}.patch"
 
     def files(self) -> list[tuple[str, str, Change]]:
-        """(path in the image, source relative to the stack file, the change) of extra files, each path once."""
+        """(path in the image, source relative to the stack file, the change) of extra files, each path
+        once.
+        """
         found: dict[str, tuple[str, str, Change]] = {}
         whole = [c for p in self.locked for c in p.changes]
         for change in [*whole, *self.added]:
@@ -115,7 +121,9 @@ class Draft:
         return _without(document, left_out)
 
     def _layers(self) -> list[dict[str, Any]]:
-        """One for each index, then one for each patched package, which so is the only one its patch can mean."""
+        """One for each index, then one for each patched package, which so is the only one its patch can
+        mean.
+        """
         plain: dict[str, list[str]] = {}
         layers: list[dict[str, Any]] = []
         for package in self.locked:
@@ -220,18 +228,21 @@ def _new_site(environment: Environment) -> str:
 def settings_env(environment: Environment) -> list[tuple[str, str]]:
     """The image's variables as the stack sets them; PATH only where it is more than the usual."""
     found: list[tuple[str, str]] = []
-    usual = [*DEFAULT_PATH.split(":"), f"{VENV}/bin", f"/{environment.interpreter.prefix}/bin"]
     for name, value in environment.run.env:
-        if name == "VIRTUAL_ENV":
-            continue
         if name == "PATH":
-            entries = [moved_text(entry, environment) for entry in value.split(":")]
-            if all(entry in usual or posixpath.normpath(entry) in usual for entry in entries):
-                continue
-            rest = [entry for entry in dict.fromkeys(entries) if entry != f"{VENV}/bin"]
-            value = ":".join([f"{VENV}/bin", *rest])
-        found.append((name, moved_text(value, environment)))
+            found += [(name, path) for path in _path_of(value, environment)]
+        elif name != "VIRTUAL_ENV":
+            found.append((name, moved_text(value, environment)))
     return found
+
+
+def _path_of(value: str, environment: Environment) -> list[str]:
+    """One PATH, or none where a new image has it in any case."""
+    usual = {*DEFAULT_PATH.split(":"), f"{VENV}/bin", f"/{environment.interpreter.prefix}/bin"}
+    entries = [moved_text(entry, environment) for entry in value.split(":")]
+    if all(posixpath.normpath(entry) in usual for entry in entries):
+        return []
+    return [":".join([f"{VENV}/bin", *(e for e in dict.fromkeys(entries) if e != f"{VENV}/bin")])]
 
 
 # ---------------------------------------------------------------- tables

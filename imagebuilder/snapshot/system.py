@@ -1,4 +1,6 @@
-"""What lies below the packages: the base to rebuild on, and which Debian packages make the rest come along. Pure."""
+"""What lies below the packages: the base to rebuild on, and which Debian packages make the rest come along.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ def _named(wanted: str, python: str) -> Base:
         if SUITES.get(python) != wanted:
             theirs = next(p for p, suite in SUITES.items() if suite == wanted)
             raise UsageProblem(
-                f"--base {wanted}: its Python is another one", seen=f"Python {theirs}", wanted=f"Python {python}",
+                f"--base {wanted}: its Python is another one",
+                seen=f"Python {theirs}",
+                wanted=f"Python {python}",
                 hint="an image that has it: --base NAME@sha256:…",
             )  # fmt: skip
         return DebianBase(suite=wanted)

@@ -1,4 +1,6 @@
-"""The wheels of an index that may be the installed one, and what is in each: read by ranges, never as a whole."""
+"""The wheels of an index that may be the installed one, and what is in each: read by ranges, never as a
+whole.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,8 @@ class Finder:
     ) -> Iterator[Candidate]:
         """The wheels of the installed version that install on the target, the likeliest first.
 
-        Each is only read when it is asked for. Raises ArtefactUnusable where the default index does not answer.
+        Each is only read when it is asked for. Raises ArtefactUnusable where the default index does not
+        answer.
         """
         for file in self._files(installed, indexes, answers):
             measured = measure(file, self._indexes, self._cache, self._http, self._reporter)

@@ -24,15 +24,15 @@ DATED = "2026-01-01T00:00:00Z"
 TEXT = b"one\ntwo\nthree\nfour\nfive\n"
 
 # A build backend that needs nothing: what an editable or local install is made by.
-BACKEND = '''
+BACKEND = """
 import base64, hashlib, zipfile
 NAME, VERSION = "localpkg", "0.3"
 def build(folder, files):
     info = f"{NAME}-{VERSION}.dist-info"
     files = {**files, f"{info}/METADATA": f"Metadata-Version: 2.1\\nName: {NAME}\\nVersion: {VERSION}\\n",
-             f"{info}/WHEEL": "Wheel-Version: 1.0\\nGenerator: t\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n"}
-    rows = [f"{p},sha256={base64.urlsafe_b64encode(hashlib.sha256(t.encode()).digest()).decode().rstrip('=')},{len(t)}"
-            for p, t in files.items()]
+             f"{info}/WHEEL": "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n"}
+    hashes = {p: base64.urlsafe_b64encode(hashlib.sha256(t.encode()).digest()) for p, t in files.items()}
+    rows = [f"{p},sha256={h.decode().rstrip('=')},{len(files[p])}" for p, h in hashes.items()]
     files[f"{info}/RECORD"] = "\\n".join([*rows, f"{info}/RECORD,,", ""])
     name = f"{NAME}-{VERSION}-py3-none-any.whl"
     with zipfile.ZipFile(f"{folder}/{name}", "w") as archive:
@@ -43,7 +43,7 @@ def build_wheel(folder, config_settings=None, metadata_directory=None):
     return build(folder, {"localpkg/__init__.py": "x = 1\\n"})
 def build_editable(folder, config_settings=None, metadata_directory=None):
     return build(folder, {"__editable__localpkg.pth": "/nowhere\\n"})
-'''
+"""
 
 
 @dataclass(kw_only=True)
@@ -87,7 +87,11 @@ class Place:
             "UV_DEFAULT_INDEX": index or self.index.url,
         }
         done = subprocess.run(
-            [uv.find_uv_bin(), *words, *arguments], env=environment, capture_output=True, text=True, check=False
+            [uv.find_uv_bin(), *words, *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
 

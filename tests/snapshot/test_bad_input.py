@@ -27,9 +27,9 @@ def script(path: Path, text: str) -> str:
         ("#!/bin/sh\necho '[1]'\n", "it answers"),
         ("not a program\n", "is no Python that works"),
         (
-            "#!/bin/sh\necho '{\"imagebuilder\": 1, \"implementation\": \"pypy\", \"version\": \"3.11.1\", "
+            '#!/bin/sh\necho \'{"imagebuilder": 1, "implementation": "pypy", "version": "3.11.1", '
             '"system": "linux", "machine": "x86_64", "libc": "glibc 2.36", "prefix": "/x", "base": "/x", '
-            "\"sites\": []}'\n",
+            '"sites": []}\'\n',
             "pypy 3.11.1 linux x86_64",
         ),
     ],
@@ -101,7 +101,13 @@ def test_a_hostile_record_is_never_followed(place: Place) -> None:
     record = place.site / "alpha-1.0.dist-info" / "RECORD"
     secret = place.folder / "secret"
     secret.write_text("canary-canary")
-    rows = ["../../../../secret,,", "/etc/passwd,,", "../" * 40 + "etc/shadow,,", f"{'x' * 5000},,", "a\x00b,,"]
+    rows = [
+        "../../../../secret,,",
+        "/etc/passwd,,",
+        "../" * 40 + "etc/shadow,,",
+        f"{'x' * 5000},,",
+        "a\x00b,,",
+    ]
     record.write_text(record.read_text() + "\n".join(rows) + "\n")
     outcome = place.snapshot()
     assert outcome.code == 0, outcome.err

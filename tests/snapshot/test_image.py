@@ -70,7 +70,7 @@ def venv_tree(place: Place) -> dict[str, bytes | str | None]:
     tree: dict[str, bytes | str | None] = {
         "etc/os-release": UBUNTU,
         "lib": "→usr/lib",
-        "usr/lib/x86_64-linux-gnu/libc.so.6": b"\x7fELF\0GNU C Library (Ubuntu GLIBC) stable release version 2.39.\0",
+        "usr/lib/x86_64-linux-gnu/libc.so.6": b"\x7fELF\0GNU C Library stable release version 2.39.\0",
         "usr/bin/python3": f"→python{PYTHON}",
         f"usr/bin/python{PYTHON}": b"\x7fELF",
         f"usr/lib/python{PYTHON}/os.py": b"",
@@ -80,7 +80,7 @@ def venv_tree(place: Place) -> dict[str, bytes | str | None]:
             path = Path(parent, name)
             inside = "opt/app/" + path.relative_to(place.venv).as_posix()
             if path.is_symlink():
-                target = os.readlink(path)
+                target = str(path.readlink())
                 tree[inside] = f"→{'/usr/bin/python3' if target.startswith('/') else target}"
             elif path.is_file() and path.name != "pyvenv.cfg":
                 tree[inside] = path.read_bytes()
@@ -161,7 +161,7 @@ def test_a_python_of_the_system_has_debians_packages_apart(place: Place) -> None
         "usr/lib/python3/dist-packages/six-1.16.0.dist-info/METADATA": b"Name: six\nVersion: 1.16.0\n",
         "usr/lib/python3/dist-packages/old-1.0.egg-info/PKG-INFO": b"Name: old\nVersion: 1.0\n",
         "opt/other/lib/python3.9/site-packages/x-1.dist-info/METADATA": b"Name: x\nVersion: 1\n",
-        "var/lib/dpkg/status": b"Package: tini\nStatus: install ok installed\nPriority: optional\nVersion: 0.19\n"
+        "var/lib/dpkg/status": b"Package: tini\nStatus: install ok installed\nVersion: 0.19\n"
         b"Architecture: amd64\n\nPackage: libc6\nStatus: install ok installed\nPriority: required\n"
         b"Version: 2.39-0ubuntu8\nArchitecture: amd64\n",
     }
@@ -180,7 +180,9 @@ def test_a_python_of_the_system_has_debians_packages_apart(place: Place) -> None
     assert stack.system.packages == ("tini",)
     assert str(stack.target.glibc) == "2.39"
     plain = place.call("snapshot", "--image", image, "--name", "t")
-    assert plain.code == 2 and f"Python {PYTHON} on ubuntu" in plain.err and "--base ubuntu:24.04" in plain.err
+    assert (
+        plain.code == 2 and f"Python {PYTHON} on ubuntu" in plain.err and "--base ubuntu:24.04" in plain.err
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""A real environment of more than 50 packages from PyPI, one edited by hand → stack → lock → image: the same again."""
+"""A real environment of more than 50 packages from PyPI, one edited by hand → stack → lock → image: the same
+again.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,16 @@ def rebuilt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rebuilt]:
     )
     venv = root / "service"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
-    words = ["pip", "install", "--quiet", "--python", str(venv / "bin" / "python"), "--no-deps", "--link-mode", "copy"]
+    words = [
+        "pip",
+        "install",
+        "--quiet",
+        "--python",
+        str(venv / "bin" / "python"),
+        "--no-deps",
+        "--link-mode",
+        "copy",
+    ]
     reaching = {**os.environ, "UV_CACHE_DIR": str(root / "uv"), "UV_NO_PROGRESS": "1"}
     if settings.default_index:
         reaching["UV_DEFAULT_INDEX"] = settings.default_index
@@ -101,7 +112,9 @@ def test_every_file_of_the_image_is_that_of_the_environment(rebuilt: Rebuilt) ->
     here = {
         path.relative_to(rebuilt.venv / SITE).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in (rebuilt.venv / SITE).rglob("*")
-        if path.is_file() and path.suffix != ".pyc" and path.name not in (*ours, "_virtualenv.py", "_virtualenv.pth")
+        if path.is_file()
+        and path.suffix != ".pyc"
+        and path.name not in (*ours, "_virtualenv.py", "_virtualenv.pth")
     }
     lead = f"opt/venv/{SITE}/"
     there = {
@@ -148,7 +161,9 @@ def test_a_container_that_was_changed_by_hand(rebuilt: Rebuilt, each_store: Test
     """Loaded and run: pip freeze there; then edited in the running container, and taken a snapshot of."""
     name = f"imagebuilder-snapshot-{os.getpid()}-{each_store.kind}"
     tag = f"{name}:test"
-    machine = Machine(root=rebuilt.machine.root, environment={**rebuilt.machine.environment, **each_store.environment})
+    machine = Machine(
+        root=rebuilt.machine.root, environment={**rebuilt.machine.environment, **each_store.environment}
+    )
     built = machine.run("build", "service", "--locked", "--builder", "direct", "--load", "--tag", tag)
     assert built.code == 0, built.err
     try:

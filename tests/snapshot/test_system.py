@@ -20,7 +20,9 @@ from imagebuilder.values import Platform, Release
 DEBIAN = {"ID": "debian", "VERSION_CODENAME": "bookworm"}
 
 
-def environment(python: str, *, whole: bool = False, run: Run | None = None, prefix: str = "srv/env") -> Environment:
+def environment(
+    python: str, *, whole: bool = False, run: Run | None = None, prefix: str = "srv/env"
+) -> Environment:
     interpreter = Interpreter(
         version=Release(python),
         platform=Platform("linux", "amd64"),
@@ -29,7 +31,12 @@ def environment(python: str, *, whole: bool = False, run: Run | None = None, pre
         sites=(f"{prefix}/lib/python{python}/site-packages",),
     )
     return Environment(
-        label="it", name="it", files=FolderFiles(Path("/")), interpreter=interpreter, whole=whole, run=run or Run()
+        label="it",
+        name="it",
+        files=FolderFiles(Path("/")),
+        interpreter=interpreter,
+        whole=whole,
+        run=run or Run(),
     )
 
 
@@ -105,7 +112,9 @@ Architecture: all
 
 
 def test_roots_are_what_nothing_else_needs() -> None:
-    auto = automatic(b"Package: docs\nArchitecture: all\nAuto-Installed: 1\n\nPackage: app\nAuto-Installed: 0\n")
+    auto = automatic(
+        b"Package: docs\nArchitecture: all\nAuto-Installed: 1\n\nPackage: app\nAuto-Installed: 0\n"
+    )
     assert find_roots(installed(STATUS), auto) == Roots(manual=("app",), recommended=("docs",))
 
 
@@ -149,7 +158,7 @@ def test_the_closure_of_roots_is_everything_and_no_root_is_needless(debs: list[D
 
 
 def test_os_release_is_read_as_shells_read_it() -> None:
-    assert os_release(b'ID=debian\nVERSION_ID="12"\n# x\nNAME=\'a b\'\n')["VERSION_ID"] == "12"
+    assert os_release(b"ID=debian\nVERSION_ID=\"12\"\n# x\nNAME='a b'\n")["VERSION_ID"] == "12"
 
 
 def test_places_move_with_the_environment() -> None:

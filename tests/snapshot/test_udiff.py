@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from imagebuilder.facts import unified
 from imagebuilder.snapshot.udiff import NotText, file_patch
 
-LINES = st.lists(st.sampled_from(["a", "b", "", "-- x", "++ y", "@@ -1 +1 @@", "\\ No newline", "c\r", "é"]), max_size=40)
+LINES = st.lists(
+    st.sampled_from(["a", "b", "", "-- x", "++ y", "@@ -1 +1 @@", "\\ No newline", "c\r", "é"]), max_size=40
+)
 TEXTS = st.builds(lambda lines, end: ("\n".join(lines) + end).encode(), LINES, st.sampled_from(["", "\n"]))
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.metadata import RawMetadata, parse_email
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -163,13 +164,15 @@ class Subject:
         for text in self.metadata[package].get("requires_dist", ()):
             try:
                 requirement = Requirement(text)
-            except InvalidRequirement:
-                continue
-            extras = wheel.extras or ("",)
-            if requirement.marker is None or any(
-                requirement.marker.evaluate({**self.target.markers, "extra": extra}) for extra in extras
-            ):
+                applies = self._applies(requirement, wheel.extras or ("",))
+            except (InvalidRequirement, UndefinedComparison, UndefinedEnvironmentName):
+                continue  # no installer understands it
+            if applies:
                 yield requirement
+
+    def _applies(self, requirement: Requirement, extras: Iterable[str]) -> bool:
+        marker = requirement.marker
+        return marker is None or any(marker.evaluate({**self.target.markers, "extra": e}) for e in extras)
 
     def named_in_stack(self) -> Iterator[tuple[str, Wheel]]:
         """(key of the stack file, locked wheel) for every requirement that the stack itself names."""

@@ -25,6 +25,7 @@ _MAGIC = _FATBIN.to_bytes(4, "little")
 _HEADER = struct.Struct("<IHHQ")
 _PTX, _SASS, _EMPTY = 1, 2, 0
 _SMALL = 4096  # bytes of an entry that may be a mere registration, without any kernel
+_UNPACKED = 8 << 20  # bytes of such an entry that are looked at, once unpacked
 _LZ4, _ZSTD, _ACCELERATED, _FAMILY = 1 << 13, 1 << 15, 1 << 20, 1 << 21
 _MAX_ENTRIES = 1_000_000
 _EM_CUDA = 190
@@ -224,7 +225,8 @@ class _Entry:
             import zstandard
 
             try:
-                payload = zstandard.ZstdDecompressor().decompressobj().decompress(payload)
+                stream = zstandard.ZstdDecompressor(max_window_size=_UNPACKED).stream_reader(payload)
+                payload = stream.read(_UNPACKED)
             except zstandard.ZstdError:
                 return True
         return (b".text" if self.kind == _SASS else b".entry") in payload or b".func" in payload

@@ -38,11 +38,19 @@ UNUSED = Code(
     consequence="it does nothing",
     remedy="remove the override",
 )
+EXTRA = Code(
+    code="require.outside-extra",
+    severity="note",
+    meaning="a wheel states a range for another package under the extra of that name; the lock is outside it",
+    consequence="what the two do together may not work; nothing else holds the resolver to that range",
+    remedy="if it is used: require PACKAGE[EXTRA] in the stack, so that the resolver keeps to it",
+)
 
 
 def run(subject: Subject) -> Iterator[Finding]:
     """Every requirement of every wheel, markers evaluated for the target."""
     yield from _named(subject)
+    yield from _extras(subject)
     overrides = {o.package: (i, o) for i, o in enumerate(subject.stack.overrides)}
     asked: dict[str, list[tuple[str, str, bool]]] = {}
     for name in sorted(subject.facts):
@@ -111,4 +119,22 @@ def _named(subject: Subject) -> Iterator[Finding]:
                 )
 
 
-CHECK = Check(run=run, codes=(UNMET, ABSENT, NEEDLESS, UNUSED))
+def _extras(subject: Subject) -> Iterator[Finding]:
+    """Packages that another one works with, but does not require: an extra called like them says which."""
+    for name in sorted(subject.facts):
+        for requirement in subject.requirements_of(name, of_extras=True):
+            wanted = canonicalize_name(requirement.name)
+            locked = subject.version_of.get(wanted)
+            if locked and not requirement.specifier.contains(locked, prereleases=True):
+                yield Finding(
+                    code=EXTRA.code,
+                    severity=EXTRA.severity,
+                    what=f"{name} goes with {requirement.name}{requirement.specifier}, {locked} is locked",
+                    evidence=(f"METADATA of {name} {subject.version_of[name]}: {requirement}",),
+                    fix=f"if it is used: {name}[{wanted}] in the stack's requirements",
+                    package=name,
+                    other=wanted,
+                )
+
+
+CHECK = Check(run=run, codes=(EXTRA, UNMET, ABSENT, NEEDLESS, UNUSED))

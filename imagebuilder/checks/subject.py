@@ -158,13 +158,20 @@ class Subject:
             version_of=self.version_of,
         )
 
-    def requirements_of(self, package: str) -> Iterator[Requirement]:
-        """What a wheel's METADATA asks for, for the lock's target and the extras in use."""
+    def requirements_of(self, package: str, *, of_extras: bool = False) -> Iterator[Requirement]:
+        """What a wheel's METADATA asks for, for the lock's target and the extras in use.
+
+        of_extras: instead, what it asks for only under an extra that is called as the package asked for.
+        """
         wheel = self.lock.by_name[package]
         for text in self.metadata[package].get("requires_dist", ()):
             try:
                 requirement = Requirement(text)
                 applies = self._applies(requirement, wheel.extras or ("",))
+                if of_extras:
+                    applies = not applies and self._applies(
+                        requirement, (canonicalize_name(requirement.name),)
+                    )
             except (InvalidRequirement, UndefinedComparison, UndefinedEnvironmentName):
                 continue  # no installer understands it
             if applies:

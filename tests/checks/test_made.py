@@ -118,6 +118,16 @@ def test_a_requirement_that_is_not_locked(tmp_path: Path) -> None:
     assert finding.severity == "error" and "absent" in finding.what
 
 
+def test_a_range_that_only_an_extra_states(tmp_path: Path) -> None:
+    lines = ('other>=2; extra == "other"', 'third<1; extra == "dev"', 'fourth>=3; extra == "fourth"')
+    facts = {"made": wheel(requires=lines), "other": wheel(), "third": wheel()}
+    found = [f for f in find(made_subject(facts, tmp_path)) if f.code == "require.outside-extra"]
+    assert [(f.severity, f.package, f.other) for f in found] == [("note", "made", "other")]
+    assert found[0].fix == "if it is used: made[other] in the stack's requirements"
+    met = made_subject(facts, tmp_path, versions={"other": "2.1"})
+    assert "require.outside-extra" not in codes(met)
+
+
 def test_an_override_of_nothing(tmp_path: Path) -> None:
     finding = codes(made_subject({"made": wheel()}, tmp_path))["require.override-unused"]
     assert finding.severity == "warning" and "nothing requires nvidia-cudnn-cu12" in finding.what

@@ -1,12 +1,11 @@
-"""Files beside the packages that no wheel brought: made by hand, or by something that ran. They become extra
-files.
-"""
+"""Files beside packages that no wheel brought, made by hand or by what ran: they become extra files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from imagebuilder.snapshot.model import LARGEST_FILE, Change, Environment, Package
+from imagebuilder.snapshot.installed import is_debians
+from imagebuilder.snapshot.model import LARGEST_FILE, Change, Environment, Package, inside
 from imagebuilder.snapshot.places import of_no_package
 
 MOST_FILES = 200
@@ -19,9 +18,12 @@ def find_added(environment: Environment, packages: Sequence[Package]) -> list[Ch
     What belongs to a package that cannot be locked is left out: it is named with that. Of a folder with too
     much in it there is one line, and nothing is taken over.
     """
-    files, own = environment.files, {p.installed.site for p in packages if p.state != "debian"}
+    files, own = environment.files, {p.installed.site for p in packages}
+    interpreter = environment.interpreter
     sites = [
-        s for s in environment.interpreter.sites if s in own or s.startswith(environment.interpreter.prefix)
+        site
+        for site in interpreter.sites
+        if not is_debians(site) and (site in own or inside(site, [interpreter.prefix]))
     ]
     owned = _owned(packages)
     found = [path for site in sites for path in _unowned(environment, site, owned, packages)]

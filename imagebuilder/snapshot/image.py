@@ -15,6 +15,7 @@ from imagebuilder.oci.model import ImageConfig
 from imagebuilder.publish.contents import merged
 from imagebuilder.publish.layerscan import LayerContents, entries, open_layer
 from imagebuilder.snapshot.model import Environment, Interpreter, Run, Unreadable, joined
+from imagebuilder.snapshot.places import compiled
 from imagebuilder.values import Platform, Release
 
 _MAX_LINKS = 40
@@ -23,6 +24,7 @@ _LIBRARY = re.compile(
     r"(?P<prefix>.*?)/?lib(?:64)?/python(?P<python>3\.\d+)/(?:site|dist)-packages/[^/]+\.dist-info/METADATA"
 )
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_SITE = re.compile(r".*?lib(?:64)?/python3(?:\.\d+)?/(?:site|dist)-packages/")
 _GLIBC = re.compile(rb"GNU C Library [^\0]{0,200}?version (2\.\d+)")
 _LARGEST_LIBC = 32 << 20
 _MUSL = re.compile(r"lib/ld-musl-[^/]+\.so\.1")
@@ -218,7 +220,22 @@ def environment_of(
         run=run,
         whole=True,
         elsewhere=tuple(p for p in there if p not in inside),
+        beside=_beside(files, interpreter),
     )
+
+
+def _beside(files: LayerFiles, interpreter: Interpreter) -> tuple[tuple[str, int], ...]:
+    """Folders with files that neither a wheel nor a Debian package brought, as COPY and RUN leave them."""
+    counts: dict[str, int] = {}
+    made = ("etc/", "var/", "tmp/", "run/", "dev/", "proc/", "sys/", "usr/share/")  # by maintainer scripts
+    own = f"{interpreter.prefix}/" if interpreter.prefix != "usr" else "usr/lib/"
+    for path, entry in files.contents.files.items():
+        if entry.kind != "file" or entry.owner or "/" not in path or path.startswith((own, *made)):
+            continue
+        if not compiled(path) and not _SITE.match(path):
+            folder = "/".join(path.split("/")[: min(2, path.count("/"))])
+            counts[folder] = counts.get(folder, 0) + 1
+    return tuple(sorted(counts.items(), key=lambda item: -item[1]))
 
 
 def _platform(platform: ImagePlatform, label: str) -> Platform:

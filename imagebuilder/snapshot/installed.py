@@ -54,14 +54,15 @@ def find_installed(environment: Environment) -> tuple[list[Installed], list[Inst
     found: dict[str, Installed] = {}
     debian: dict[str, Installed] = {}
     for site in interpreter.sites:
-        own = debian if _is_debians(site) else found
+        own = debian if is_debians(site) else found
         for item in _in_site(environment.files, site, prefixes):
             if item.name not in found and item.name not in debian:
                 own[item.name] = item
     return [found[n] for n in sorted(found)], [debian[n] for n in sorted(debian)]
 
 
-def _is_debians(site: str) -> bool:
+def is_debians(site: str) -> bool:
+    """Whether only Debian packages put something there."""
     return bool(re.fullmatch(r"usr/lib/python3(?:\.\d+)?/dist-packages", site))
 
 

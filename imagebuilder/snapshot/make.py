@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from packaging.utils import NormalizedName
+from packaging.requirements import Requirement
+from packaging.utils import NormalizedName, canonicalize_name
 
 from imagebuilder.cache import Cache
 from imagebuilder.errors import StackInvalid, Unresolvable, UsageProblem
@@ -98,8 +99,8 @@ def take_snapshot(environment: Environment, wishes: Wishes, means: Means) -> Sna
     if not any(p.candidate for p in packages):
         raise Unresolvable(
             f"no package of {environment.label} can be locked",
-            seen="; ".join(f"{p.name}: {p.problem}" for p in packages[:3]) or "there is none",
-            hint="imagebuilder recon shows which index has what",
+            seen="; ".join(f"{p.name}: {p.problem}" for p in packages[:3]) or "nothing is installed in it",
+            wanted="at least one package that is a wheel of an index",
         )
     roots = Roots(manual=(), recommended=())
     unknown: tuple[DebFile, ...] = ()
@@ -127,6 +128,7 @@ def take_snapshot(environment: Environment, wishes: Wishes, means: Means) -> Sna
         draft,
         lock,
         debians=debians,
+        needed=_needed(edges, debians),
         roots=roots,
         unknown=unknown,
         before=installed(data.get(_STATUS, b"")) if environment.whole else (),
@@ -211,14 +213,23 @@ def _settle(
 def _edges(
     packages: Sequence[Package], debians: Sequence[Package], target: TargetFacts
 ) -> tuple[Edges, list[tuple[str, str]]]:
-    from packaging.requirements import Requirement
-
     locked = {p.name: p.candidate for p in packages if p.candidate is not None}
     metadata = {name: candidate.listing.metadata for name, candidate in locked.items()}
     roots = [Requirement(name) for name in locked]
     edges = find_edges(roots, metadata, [], target)
     there = {p.name for p in (*packages, *debians)}
     return edges, find_overrides(packages, edges.extras, target, {str(name) for name in there})
+
+
+def _needed(edges: Edges, debians: Sequence[Package]) -> list[tuple[str, str]]:
+    """(a package that only Debian's Python has, the locked one that requires it)."""
+    theirs = {p.name for p in debians}
+    found: dict[str, str] = {}
+    for by, text in edges.missing:
+        name = canonicalize_name(Requirement(text).name)
+        if name in theirs:
+            found.setdefault(name, by)
+    return sorted(found.items())
 
 
 # ---------------------------------------------------------------- Debian

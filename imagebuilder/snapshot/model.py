@@ -90,7 +90,7 @@ class Environment:
     """What is to be rebuilt. label: what the user called it. whole: its Debian packages count, as in an
     image.
 
-    elsewhere: prefixes of other Pythons in it.
+    elsewhere: prefixes of other Pythons in it. beside: (folder, number) of files of no package.
     """
 
     label: str
@@ -100,6 +100,7 @@ class Environment:
     run: Run = Run()
     whole: bool = False
     elsewhere: tuple[str, ...] = ()
+    beside: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,8 +29,9 @@ class Withheld:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What was found. moved_debs: (name, version there, version locked). beside: folder → files that nobody
-    owns.
+    """What was found. moved_debs: (name, version there, version locked). unknown_debs: (name, version).
+
+    debians: Python packages that Debian packages brought; needed: (one of them, who requires it).
     """
 
     label: str
@@ -38,6 +39,7 @@ class Report:
     base: str
     packages: tuple[Package, ...]
     debians: tuple[Package, ...]
+    needed: tuple[tuple[str, str], ...]
     added: tuple[Change, ...]
     overrides: tuple[tuple[str, str], ...]
     roots: Roots
@@ -54,6 +56,7 @@ class Report:
         lock: Lock,
         *,
         debians: Sequence[Package],
+        needed: Sequence[tuple[str, str]],
         roots: Roots,
         unknown: Sequence[DebFile],
         before: Sequence[DebFile],
@@ -77,6 +80,7 @@ class Report:
             base=text,
             packages=tuple(draft.packages),
             debians=tuple(debians),
+            needed=tuple(needed),
             added=tuple(draft.added),
             overrides=tuple(draft.overrides),
             roots=roots,
@@ -99,13 +103,14 @@ class Report:
     @property
     def complete(self) -> bool:
         """Whether the stack rebuilds all of it."""
-        return not (self.of_state("unlockable") or self.lost or self.unknown_debs)
+        return not (self.of_state("unlockable") or self.lost or self.unknown_debs or self.needed)
 
     def missing(self) -> str:
         """What is not in the stack, in a line; empty where nothing is."""
         parts = [
             (len(self.of_state("unlockable")), "package{s} cannot be locked"),
             (len(self.lost), "changed file{s} cannot be said in a stack"),
+            (len(self.needed), "requirement{s} met by Debian's Python only"),
             (len(self.unknown_debs), "Debian package{s} not in Debian's archive"),
         ]
         return ", ".join(f"{n} {text.format(s='' if n == 1 else 's')}" for n, text in parts if n)
@@ -125,7 +130,10 @@ class Report:
                 "lost-changes": len(self.lost),
             },
             "packages": [p.as_json() for p in self.packages],
-            "debian-python-packages": [p.name for p in self.debians],
+            "debian-python-packages": [
+                {"name": p.name, "version": p.installed.version, "needed-by": dict(self.needed).get(p.name)}
+                for p in self.debians
+            ],
             "added": [{"path": c.path, "how": c.how, "why": c.why} for c in self.added],
             "overrides": [{"requirement": r, "reason": why} for r, why in self.overrides],
             "debian": {
@@ -152,6 +160,7 @@ class Report:
         yield from self._patched()
         yield from self._unlockable()
         yield from self._lost()
+        yield from self._of_debian()
         if self.debs:
             yield f"Debian packages: {self.debs} locked" + (
                 f", {len(self.moved_debs)} of them in another version than installed"
@@ -183,6 +192,15 @@ class Report:
             yield f"  cannot be locked: {package.name} {package.version}: {package.problem}"
             if package.fix:
                 yield f"    {package.fix}"
+
+    def _of_debian(self) -> Iterator[str]:
+        if not self.debians:
+            return
+        names = ", ".join(f"{p.name} {p.installed.version}" for p in self.debians[:6])
+        more = f" and {len(self.debians) - 6} more" if len(self.debians) > 6 else ""
+        yield f"  of Debian packages, which the new environment does not see: {names}{more}"
+        for name, by in self.needed:
+            yield f"  {by} requires {name}, which only Debian's Python has: add it to a layer, and lock again"
 
     def _lost(self) -> Iterator[str]:
         yield from _short([f"  will differ: /{c.path}: {c.what}, and {c.why}" for c in self.lost])
@@ -221,6 +239,10 @@ def _notes(draft: Draft) -> Iterator[str]:
     if environment.elsewhere:
         places = ", ".join(f"/{p}" for p in environment.elsewhere[:4])
         yield f"other environments are in it too, and not in this snapshot: {places} (--prefix)"
+    if environment.beside:
+        shown = ", ".join(f"/{folder} ({number})" for folder, number in environment.beside[:6])
+        more = f" and {len(environment.beside) - 6} more folders" if len(environment.beside) > 6 else ""
+        yield f"files that are of no package are not in it, but can be named as [[file]]: {shown}{more}"
     if run.volumes:
         yield f"its volumes are not taken over: {', '.join(run.volumes[:4])}"
     if run.healthcheck:

@@ -185,6 +185,9 @@ def find_overrides(
                 if not requirement.specifier.contains(version, prereleases=True):
                     reason = f"the environment has {version}, although {name} requires {text}"
                     found[wanted] = (f"{wanted}=={version}", reason)
+                elif locked[wanted].patch and any("+" in pin.version for pin in requirement.specifier):
+                    reason = f"it is patched, which its version says, and {name} requires {text}"
+                    found[wanted] = (f"{wanted}=={version}", reason)
             elif wanted not in there:
                 found[wanted] = (
                     f"{wanted} ; {_NEVER}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from imagebuilder.cli.main import run
 from tests.support.command import Outcome
 from tests.support.http_server import Server, SimpleIndex
 from tests.support.mirror import publish
+from tests.support.schemas import validated
 
 BASE = f"registry.example/python:{sys.version_info.major}.{sys.version_info.minor}@sha256:{'ab' * 32}"
 DATED = "2026-01-01T00:00:00Z"
@@ -112,7 +112,7 @@ class Place:
         """What `--json` says."""
         outcome = self.snapshot("--json", *arguments)
         assert outcome.code == code, outcome.out + outcome.err
-        said: dict[str, Any] = json.loads(outcome.out)
+        said: dict[str, Any] = validated("snapshot", outcome.out)
         said["by-name"] = {p["name"]: p for p in said["packages"]}
         return said
 

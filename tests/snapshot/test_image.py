@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import json
 import os
 import sys
 import tarfile
@@ -22,6 +21,7 @@ from imagebuilder.stack import load_stack
 from imagebuilder.values import Digest, Platform
 from tests.snapshot.conftest import BASE, TEXT, Place
 from tests.support.command import Outcome
+from tests.support.schemas import validated
 
 PYTHON = f"3.{sys.version_info.minor}"
 UBUNTU = b'ID=ubuntu\nVERSION_ID="24.04"\nVERSION_CODENAME=noble\n'
@@ -110,7 +110,7 @@ def test_layers_are_merged_and_what_changed_above_is_found(place: Place) -> None
     outcome = snapshot(place, write_image(place, below, above, env=ON_PATH))
     assert outcome.code == 0, outcome.err
     assert str(load_stack(place.stacks / "s.toml").target.glibc) == "2.39"
-    said = json.loads(outcome.out)
+    said = validated("snapshot", outcome.out)
     alpha = next(p for p in said["packages"] if p["name"] == "alpha")
     found = {c["path"].rpartition("/")[2]: (c["what"], c["how"]) for c in alpha["changes"]}
     assert found == {"old.py": ("deleted", "patch"), "text.py": ("changed", "patch")}
@@ -144,7 +144,7 @@ def test_the_images_settings_move_along_without_its_secrets(place: Place) -> Non
     assert stack.image.entrypoint == ("/opt/venv/bin/python", "-m", "alpha")
     assert (stack.image.user, stack.image.workdir, stack.image.ports) == ("1000:1000", "/srv", (8000,))
     assert dict(stack.image.labels) == {"org.example.team": "serving"}
-    said = json.loads(outcome.out)
+    said = validated("snapshot", outcome.out)
     assert [w["key"] for w in said["withheld"]] == ["env.HF_TOKEN"]
     assert any("/data" in note for note in said["notes"])
     assert "canary" not in outcome.out + outcome.err + (place.stacks / "s.toml").read_text()
@@ -172,8 +172,8 @@ def test_a_python_of_the_system_has_debians_packages_apart(place: Place) -> None
     image = write_image(place, tree)
     outcome = snapshot(place, image)
     assert outcome.code == 0, outcome.err
-    said = json.loads(outcome.out)
-    assert said["debian-python-packages"] == ["old", "six"]
+    said = validated("snapshot", outcome.out)
+    assert [p["name"] for p in said["debian-python-packages"]] == ["old", "six"]
     assert [p["name"] for p in said["packages"]] == ["alpha"]
     assert any("/opt/other" in note for note in said["notes"])
     stack = load_stack(place.stacks / "s.toml")
@@ -200,6 +200,27 @@ def test_images_without_a_python_that_can_be_rebuilt(place: Place, tree: Tree, c
     outcome = snapshot(place, write_image(place, tree))
     assert outcome.code == code, outcome.err
     assert words in outcome.err and "Traceback" not in outcome.err
+
+
+def test_what_only_debians_python_has_and_what_is_of_no_package_is_named(place: Place) -> None:
+    place.publish("alpha", requires=["six"])
+    place.install("--no-deps", "alpha")
+    tree: dict[str, bytes | str | None] = {}
+    own = f"opt/app/lib/python{PYTHON}/site-packages/"
+    for path, content in venv_tree(place).items():
+        if path.startswith(own):
+            tree[f"usr/local/lib/python{PYTHON}/dist-packages/{path.removeprefix(own)}"] = content
+        elif not path.startswith("opt/app"):
+            tree[path] = content
+    tree["usr/lib/python3/dist-packages/six-1.16.0.dist-info/METADATA"] = b"Name: six\nVersion: 1.16.0\n"
+    tree |= {"app/serve.py": b"x", "app/lib/util.py": b"x", "app/lib/__pycache__/util.pyc": b"x"}
+    outcome = snapshot(place, write_image(place, tree))
+    assert outcome.code == 12, outcome.err
+    assert "1 requirement met by Debian's Python only" in outcome.err
+    said = validated("snapshot", outcome.out)
+    assert said["debian-python-packages"] == [{"name": "six", "version": "1.16.0", "needed-by": "alpha"}]
+    assert not said["overrides"]
+    assert any("[[file]]" in note and "/app (1)" in note and "/app/lib (1)" in note for note in said["notes"])
 
 
 def test_a_glibc_that_nobody_knows_is_asked_for(place: Place) -> None:

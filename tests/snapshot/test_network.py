@@ -24,6 +24,7 @@ from imagebuilder.oci.layout import read_layout
 from imagebuilder.settings import load
 from tests.support.command import ROOT, Machine
 from tests.support.engine import TestEngine
+from tests.support.schemas import validated
 from tests.support.tree import Node, tree_of
 
 PYTHON = f"3.{sys.version_info.minor}"
@@ -90,7 +91,7 @@ def rebuilt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rebuilt]:
     edited.write_text(edited.read_text().replace("def get(", "# edited by hand\ndef get(", 1))
     outcome = machine.run("snapshot", "--python", str(venv), "--json")
     assert outcome.code == 0, outcome.out + outcome.err
-    said = json.loads(outcome.out)
+    said = validated("snapshot", outcome.out)
     assert said["stack"] == "service"
     machine.build("service", "--locked")
     (stored,) = read_layout(machine.work / "images" / "service")
@@ -157,33 +158,33 @@ def test_a_snapshot_of_the_image_has_the_same_wheels(rebuilt: Rebuilt) -> None:
 
 
 @pytest.mark.docker
-def test_a_container_that_was_changed_by_hand(rebuilt: Rebuilt, each_store: TestEngine) -> None:
+def test_a_container_that_was_changed_by_hand(rebuilt: Rebuilt, containerd_engine: TestEngine) -> None:
     """Loaded and run: pip freeze there; then edited in the running container, and taken a snapshot of."""
-    name = f"imagebuilder-snapshot-{os.getpid()}-{each_store.kind}"
+    engine, name = containerd_engine, f"imagebuilder-snapshot-{os.getpid()}"
     tag = f"{name}:test"
     machine = Machine(
-        root=rebuilt.machine.root, environment={**rebuilt.machine.environment, **each_store.environment}
+        root=rebuilt.machine.root, environment={**rebuilt.machine.environment, **engine.environment}
     )
     built = machine.run("build", "service", "--locked", "--builder", "direct", "--load", "--tag", tag)
     assert built.code == 0, built.err
     try:
-        said = each_store.docker("run", "--rm", "--name", f"{name}-freeze", tag, "pip", "freeze", "--all")
+        said = engine.docker("run", "--rm", "--name", f"{name}-freeze", tag, "pip", "freeze", "--all")
         assert freeze(said) == rebuilt.freeze
-        each_store.docker("run", "--detach", "--name", name, tag, "sleep", "600")
+        engine.docker("run", "--detach", "--name", name, tag, "sleep", "600")
         edit = f"echo '# in a container' >> /opt/venv/{SITE}/click/core.py; rm /opt/venv/{SITE}/rich/abc.py"
-        each_store.docker("exec", name, "sh", "-c", edit)
-        outcome = machine.run("snapshot", "--container", name, "--name", f"in-{each_store.kind}", "--json")
+        engine.docker("exec", name, "sh", "-c", edit)
+        outcome = machine.run("snapshot", "--container", name, "--name", "inside", "--json")
         assert outcome.code == 0, outcome.out + outcome.err
         found = {p["name"]: p for p in json.loads(outcome.out)["packages"] if p["state"] == "patched"}
         assert sorted(found) == ["click", "requests", "rich"]
         assert [(c["what"], c["how"]) for c in found["rich"]["changes"]] == [("deleted", "patch")]
-        outcome = machine.run("snapshot", "--image", tag, "--name", f"of-{each_store.kind}")
+        outcome = machine.run("snapshot", "--image", tag, "--name", "of-engine")
         assert outcome.code == 0, outcome.out + outcome.err
         assert "as the engine has it" in outcome.err
-        wheels = rebuilt.lock(f"of-{each_store.kind}").wheels
+        wheels = rebuilt.lock("of-engine").wheels
         assert [w.sha256 for w in wheels] == [w.sha256 for w in rebuilt.lock("service").wheels]
         missing = machine.run("snapshot", "--container", f"{name}-none")
         assert missing.code == 2 and "has no container" in missing.err
     finally:
-        each_store.docker("rm", "--force", name, check=False)
-        each_store.docker("image", "rm", "--force", tag, check=False)
+        engine.docker("rm", "--force", name, check=False)
+        engine.docker("image", "rm", "--force", tag, check=False)

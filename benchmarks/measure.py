@@ -54,6 +54,11 @@ def seen(name: str, value: float, unit: str = "×") -> Row:
 
 def command(arguments: Sequence[str], **variables: str) -> Cost:
     """Run a command to its end; its standard output is thrown away. RuntimeError when it fails."""
+    return output(arguments, **variables)[1]
+
+
+def output(arguments: Sequence[str], **variables: str) -> tuple[str, Cost]:
+    """As `command`, with what it wrote to standard output."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     begun = time.perf_counter()
     done = subprocess.run(
@@ -63,7 +68,8 @@ def command(arguments: Sequence[str], **variables: str) -> Cost:
     if done.returncode:
         raise RuntimeError(f"{' '.join(arguments)[:300]}:\n{done.stderr[-2000:]}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return Cost(wall=wall, cpu=after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return done.stdout, Cost(wall=wall, cpu=cpu)
 
 
 def function(name: str, *arguments: str) -> Cost:

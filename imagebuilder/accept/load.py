@@ -20,8 +20,12 @@ _LAG_EVERY = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Requests in the order of their prompts. wall_s: from the first sending to the last token."""
+    """Requests in the order of their prompts. wall_s: from the first sending to the last token.
 
+    began: what their times count from, on the loop's clock.
+    """
+
+    began: float
     wall_s: float
     requests: tuple[RequestResult, ...]
     cost: ClientCost
@@ -57,7 +61,7 @@ async def closed_loop(
             await asyncio.gather(*streams, watching, return_exceptions=True)
     requests = tuple(results[n] for n in sorted(results))
     wall = max((r.started_s + r.e2e_s for r in requests), default=0.0)
-    return Measured(wall_s=wall, requests=requests, cost=lag.cost(spent))
+    return Measured(began=began, wall_s=wall, requests=requests, cost=lag.cost(spent))
 
 
 class _Lag:

@@ -277,6 +277,32 @@ def test_a_base_that_cannot_be_had_is_not_a_pass(bench: Bench, tmp_path: Path) -
     assert "image.base-not-seen" not in bench.check("--offline")
 
 
+@needs_gcc
+def test_a_large_base_is_read_when_told_to(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imagebuilder.checks.gather_base._MOST", 10)
+    digest = bench.push(layer(tmp_path / "blobs", {f"{LIB}/libcuda.so.1": bench.library("libcuda.so.1")}))
+    bench.wheel(bench.library("_ops.abi3.so"))
+    bench.stack(digest)
+    found = bench.check()
+    assert "GB to fetch" in found["image.base-not-seen"]["what"] and "lib.shadows-driver" not in found
+    assert "lib.shadows-driver" in bench.check("--read-base")
+    assert "lib.shadows-driver" in bench.check()  # from then on
+
+
+def test_a_compiler_in_the_base_is_asked_for_its_release(bench: Bench, tmp_path: Path) -> None:
+    """Its name says 13.0.1; what lies at CUDA_HOME counts."""
+    nvcc = b"#!\0Cuda compilation tools, release 12.8, V12.8.93\0sm_120\0"
+    files = {"usr/local/cuda-12.8/bin/nvcc": nvcc, "usr/local/cuda": "cuda-12.8"}
+    index = bench.server.index("/simple", form="json")
+    more = {"upload_time": "2025-06-01T00:00:00Z", "files": {"x.py": b""}}
+    publish(index, bench.folder / "made", "flashinfer-python", "0.6.4", **more)
+    publish(index, bench.folder / "made", "kernels", "1.0", requires=["flashinfer-python"], **more)
+    bench.stack(bench.push(layer(tmp_path / "blobs", files)), more='[env]\nCUDA_HOME = "/usr/local/cuda"\n')
+    assert "12.8" in bench.check()["toolchain.nvcc-too-old"]["what"]
+
+
 def test_layers_are_merged(tmp_path: Path) -> None:
     """Whiteouts, links through folders, and a library that becomes a link."""
     lower = LayerFacts(links={"/lib": "usr/lib", "/usr/lib/a.so": "b.so", "/opt/x/c.so": "d.so"})

@@ -6,7 +6,6 @@ import json
 import os
 import platform
 import sys
-import sysconfig
 
 try:
     libc = os.confstr("CS_GNU_LIBC_VERSION") or ""
@@ -27,7 +26,6 @@ print(
             "libc": libc,
             "prefix": sys.prefix,
             "base": sys.base_prefix,
-            "scripts": sysconfig.get_path("scripts"),
             "sites": folders,
         }
     )

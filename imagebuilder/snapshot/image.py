@@ -232,7 +232,7 @@ def _beside(files: LayerFiles, interpreter: Interpreter) -> tuple[tuple[str, int
     for path, entry in files.contents.files.items():
         if entry.kind != "file" or entry.owner or "/" not in path or path.startswith((own, *made)):
             continue
-        if not compiled(path) and not _SITE.match(path):
+        if not compiled(path) and not _SITE.match(path) and path not in ("root/.bashrc", "root/.profile"):
             folder = "/".join(path.split("/")[: min(2, path.count("/"))])
             counts[folder] = counts.get(folder, 0) + 1
     return tuple(sorted(counts.items(), key=lambda item: -item[1]))

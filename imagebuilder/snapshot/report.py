@@ -205,7 +205,7 @@ class Report:
     def _lost(self) -> Iterator[str]:
         yield from _short([f"  will differ: /{c.path}: {c.what}, and {c.why}" for c in self.lost])
         metadata = [c for p in self.packages for c in p.changes if c.what == "metadata"]
-        yield from _short([f"  the image has the wheel's own: /{c.path}" for c in metadata])
+        yield from _short([f"  the image has the wheel's own {c.member}" for c in metadata])
         for package in self.packages:
             for note in package.notes:
                 yield f"  {package.name} {package.version}: {note}"

@@ -73,7 +73,7 @@ def answers_kept(found: Answers | None, margin: float) -> Requirement:
         )
     why = f"{len(found.broken)} of {found.tasks} tasks broke" if found.broken else ""
     if outcome == "inconclusive":
-        why = "; ".join(filter(None, (unclear(found.extra), why)))
+        why = "; ".join(filter(None, (unclear(found.extra, -margin), why)))
     return replace(row, outcome=outcome, why=why, more_may_help=outcome == "inconclusive")
 
 

@@ -68,7 +68,7 @@ def shown(estimate: Estimate | None, digits: int = 2, unit: str = "") -> str:
     return f"{estimate.value:.{digits}f}{unit} [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
 
 
-def unclear(estimate: Estimate | None) -> str:
+def unclear(estimate: Estimate | None, bound: float | None) -> str:
     """Why an interval does not decide."""
     if estimate is None:
         return "nothing was measured"
@@ -76,6 +76,8 @@ def unclear(estimate: Estimate | None) -> str:
         return f"{estimate.units} unit{'s' * (estimate.units != 1)} cannot tell noise from difference"
     if estimate.decides is None:
         return "the run ended between two planned looks, where nothing is decided"
+    if bound is not None and (estimate.shown.above(bound) or estimate.shown.below(bound)):
+        return "not clear enough for a first look, which has to be surer than the interval shown"
     return "the noise is larger than the difference"
 
 
@@ -83,7 +85,7 @@ def held(requirement: Requirement) -> Requirement:
     """The reason and the hope for what is inconclusive."""
     if requirement.outcome != "inconclusive" or requirement.why:
         return requirement
-    return replace(requirement, why=unclear(requirement.estimate), more_may_help=True)
+    return replace(requirement, why=unclear(requirement.estimate, requirement.bound), more_may_help=True)
 
 
 def percent(estimate: Estimate | None) -> str:

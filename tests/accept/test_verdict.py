@@ -92,6 +92,7 @@ def test_a_first_look_decides_only_what_is_very_clear() -> None:
         assert estimate.decides.low < estimate.shown.low
         if estimate.shown.low > 1 >= estimate.decides.low:
             assert judge(run).outcome == "inconclusive" and not settled(run)
+            assert "not clear enough for a first look" in the(judge(run), "min-speedup", 1).why
             alone = replace(run, planned_units=3)
             assert judge(alone).outcome == "pass" and settled(alone), "as the only look it is enough"
             return

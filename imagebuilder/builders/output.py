@@ -63,11 +63,13 @@ def record_of(
     names: Sequence[ImageRef],
     builder: Mapping[str, str],
     findings: Sequence[dict[str, Any]] = (),
+    source: Mapping[str, object] | None = None,
 ) -> dict[str, Any]:
     """How this image was built, and by what: all that must not be in the image itself.
 
     lock: the digest of the lock file. builder: its `name` and what decides how it works (versions of engine,
-    BuildKit, …). findings: of the checks, as `check --json` has them.
+    BuildKit, …). findings: of the checks, as `check --json` has them. source: the stack's commit
+    (`revision.source_revision`).
     """
     return {
         "schema": RECORD_SCHEMA,
@@ -99,4 +101,5 @@ def record_of(
             for layer in built.layers
         ],
         "findings": list(findings),
+        **({"source": dict(source)} if source else {}),
     }

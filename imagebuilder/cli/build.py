@@ -139,6 +139,7 @@ def _wish(
 def _build_one(context: Context, argument: str, wish: Wish, *, alone: bool) -> dict[str, Any]:
     """Build, write, load, push; what `--json` says of it."""
     from imagebuilder.builders.output import image_names, record_of, write, write_record
+    from imagebuilder.builders.revision import source_revision
     from imagebuilder.cli.direct import build_direct
     from imagebuilder.cli.docker import build_docker
     from imagebuilder.cli.prepare import prepare
@@ -165,6 +166,7 @@ def _build_one(context: Context, argument: str, wish: Wish, *, alone: bool) -> d
         names=names,
         builder=tools,
         findings=[finding.as_json() for finding in findings],
+        source=source_revision(stack.path, prepared.lock_file) if stack.path else None,
     )
     write_record(target, record)
     context.reporter.note(_summary(built, target))

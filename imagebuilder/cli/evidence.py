@@ -13,6 +13,8 @@ from imagebuilder.errors import ArtefactUnusable, NotAccepted, UsageProblem
 if TYPE_CHECKING:
     from imagebuilder.oci.image import Image
     from imagebuilder.publish.inspect import Attached
+    from imagebuilder.publish.keys import PublicKey
+    from imagebuilder.publish.trust import Standing
 
 KINDS = ("sbom", "provenance", "checks", "acceptance")
 
@@ -25,6 +27,14 @@ KINDS = ("sbom", "provenance", "checks", "acceptance")
 @click.option(
     "--output", metavar="DIR", type=click.Path(path_type=Path, file_okay=False), help="Save them there."
 )
+@click.option(
+    "--key",
+    "key_files",
+    metavar="PUB",
+    type=click.Path(path_type=Path, dir_okay=False),
+    multiple=True,
+    help="Fail unless image and evidence are signed with this public key (PEM), or one of several.",
+)
 @click.option("--platform", default="linux/amd64", show_default=True, help="Which image of several.")
 @json_option
 def command(
@@ -33,31 +43,46 @@ def command(
     reference: str,
     required: tuple[str, ...],
     output: Path | None,
+    key_files: tuple[Path, ...],
     platform: str,
     as_json: bool,
 ) -> None:
     """Show and verify what is attached to an image: SBOM, provenance, findings, acceptance.
 
     Verified means: the bytes are those of their digests, the form is right, and it is about this very image.
-    Nothing is signed yet, so it does not say who attached it.
+    Who says so is only known with --key: then image and documents must be signed with it.
     """
     from imagebuilder.oci.base import resolve_base
     from imagebuilder.oci.registry import Registry
-    from imagebuilder.publish.inspect import missing, read_evidence
+    from imagebuilder.publish.cosign import read_signed
+    from imagebuilder.publish.inspect import judged, missing, read_evidence
+    from imagebuilder.publish.keys import load_public
+    from imagebuilder.publish.trust import of_image
     from imagebuilder.values import ImageRef, Platform
 
     try:
         ref, wanted = ImageRef.parse(reference), Platform.parse(platform)
     except ValueError as error:
         raise UsageProblem(str(error)) from None
+    keys = [load_public(context.cwd / path) for path in key_files]
     image = resolve_base(ref, wanted, settings=context.settings, cache=context.cache).image
-    attached = read_evidence(Registry(ref.registry, context.settings), ref.repository, image, context.cache)
+    registry = Registry(ref.registry, context.settings)
+    signatures, attestations = read_signed(registry, ref.repository, image.digest, context.cache)
+    signed = of_image(signatures, keys)
+    attached = judged(read_evidence(registry, ref.repository, image, context.cache), attestations, keys)
     if output:
         _save(context.cwd / output, attached)
     if as_json:
-        say_json("evidence", _as_json(ref.name, image, attached))
+        say_json("evidence", _as_json(ref.name, image, signed, attached))
     else:
-        _say(ref.name, image, attached)
+        _say(ref.name, image, signed, attached)
+    if keys and signed.problem:
+        raise ArtefactUnusable(
+            f"{ref.name}@{image.digest} is not signed with {_names(keys)}",
+            seen=signed.problem.replace("it is", "the image is"),
+            wanted="a signature of this very image",
+            hint=f"imagebuilder push STACK --to {ref.name} --sign-key KEY",
+        )
     bad = [item for item in attached if item.problems]
     if bad:
         raise ArtefactUnusable(
@@ -74,23 +99,43 @@ def command(
         )
 
 
-def _say(name: str, image: Image, attached: tuple[Attached, ...]) -> None:
+def _names(keys: list[PublicKey]) -> str:
+    return " or ".join(f"{key.name} ({key.fingerprint.short})" for key in keys)
+
+
+def _signed(standing: Standing) -> str:
+    """In the words of the list."""
+    if standing.key is not None:
+        return f"signed with {standing.key.name}"
+    words = {
+        "not checked": "signed, by whom was not asked (--key)",
+        "unsigned": "not signed",
+        "another key": "signed with another key",
+    }
+    return words.get(standing.state, standing.state)
+
+
+def _say(name: str, image: Image, signed: Standing, attached: tuple[Attached, ...]) -> None:
     from imagebuilder.cli.report import human
 
     say(f"{name}@{image.digest}")
+    say(f"  image: {_signed(signed)}")
     for item in attached:
         state = "verified" if item.verified else "; ".join(item.problems) or "not looked into"
+        if item.kind != "other" and not item.standing.problem:
+            state += f", {_signed(item.standing)}"
         say(f"  {item.kind:11} {human(item.size):>8}  {item.manifest.short}  {state}")
         say(f"  {'':11} {'':>8}  {item.summary or item.artifact_type}")
     if not attached:
         say("  nothing is attached")
 
 
-def _as_json(name: str, image: Image, attached: tuple[Attached, ...]) -> dict[str, Any]:
+def _as_json(name: str, image: Image, signed: Standing, attached: tuple[Attached, ...]) -> dict[str, Any]:
     return {
         "image": name,
         "manifest": image.digest.text,
         "config": image.config_digest.text,
+        **_standing(signed),
         "evidence": [
             {
                 "kind": item.kind,
@@ -99,12 +144,21 @@ def _as_json(name: str, image: Image, attached: tuple[Attached, ...]) -> dict[st
                 "digest": item.digest.text if item.digest else None,
                 "size": item.size,
                 "verified": item.verified,
-                "signed": False,
+                **_standing(item.standing),
                 "summary": item.summary,
                 "problems": list(item.problems),
             }
             for item in attached
         ],
+    }
+
+
+def _standing(standing: Standing) -> dict[str, Any]:
+    """signed: whether it is, with one of the keys that were named."""
+    return {
+        "signed": standing.key is not None,
+        "signature": standing.state,
+        "key": standing.key.fingerprint.text if standing.key else None,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
     from imagebuilder.cli.prepare import Prepared
     from imagebuilder.oci.registry import Registry
     from imagebuilder.publish.built import BuiltImage
+    from imagebuilder.publish.carried import Artefact
     from imagebuilder.publish.evidence import Evidence
+    from imagebuilder.publish.keys import Signer
     from imagebuilder.publish.push import Preview, Published
 
 
@@ -38,11 +41,13 @@ class Subject:
               help="A tag that only moves to images with a passing acceptance; may be repeated.")  # fmt: skip
 @click.option("--unaccepted", is_flag=True, help="Move --channel without an acceptance.")
 @click.option("--no-evidence", is_flag=True, help="Attach no SBOM, provenance and reports.")
+@click.option("--sign-key", metavar="KEY", help="Sign image and evidence: a PEM file, or a key of cosign's. "
+              "Default: the setting sign-key. Passphrase: IMAGEBUILDER_SIGN_PASSWORD.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Say what would be sent, and send nothing.")
 @json_option
 def command(
     context: Context, *, image: str, to: str | None, tags: tuple[str, ...], channels: tuple[str, ...],
-    unaccepted: bool, no_evidence: bool, dry_run: bool, as_json: bool,
+    unaccepted: bool, no_evidence: bool, sign_key: str | None, dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Push a built image (images/STACK, or a layout or tar file), and print its reference by digest.
 
@@ -50,6 +55,7 @@ def command(
     Logins are Docker's: `docker login REGISTRY`.
     """
     from imagebuilder.oci.registry import Registry
+    from imagebuilder.publish.carried import beside, load
     from imagebuilder.publish.push import preview, publish
 
     subject = _subject(context, image)
@@ -63,12 +69,16 @@ def command(
             subject, f"{host}/{repository}", preview(registry, repository, subject.built.image), as_json
         )
         return
+    signer = _signer(context, sign_key)
+    carried = () if no_evidence else load(beside(subject.built.path), subject.built.image.digest)
     done = publish(
         registry,
         repository,
         subject.built.image,
         wanted,
-        evidence=() if no_evidence else _evidence(context, subject),
+        evidence=() if no_evidence else _evidence(context, subject, carried),
+        carried=carried,
+        signer=signer,
         mount_from=_mount_from(subject, registry),
         cache=context.cache,
         reporter=context.reporter,
@@ -166,7 +176,19 @@ def _mount_from(subject: Subject, registry: Registry) -> tuple[str, ...]:
     return (base.ref.repository,)
 
 
-def _evidence(context: Context, subject: Subject) -> tuple[Evidence, ...]:
+def _signer(context: Context, given: str | None) -> Signer | None:
+    """What signs, where a key is named on the command line or in the settings."""
+    key = given or context.settings.sign_key
+    if not key:
+        return None
+    from imagebuilder.publish.keys import load_signer
+
+    password = os.environ.get("IMAGEBUILDER_SIGN_PASSWORD")
+    return load_signer(key, cwd=context.cwd, password=password, environ=os.environ)
+
+
+def _evidence(context: Context, subject: Subject, carried: tuple[Artefact, ...]) -> tuple[Evidence, ...]:
+    """What is known here of the image; of one that was pulled, only what did not come with it."""
     from imagebuilder.cli.acceptance import acceptance_record
     from imagebuilder.publish.collect import Origin, collect
 
@@ -175,7 +197,7 @@ def _evidence(context: Context, subject: Subject) -> tuple[Evidence, ...]:
     if prepared is not None:
         assert prepared.stack.path is not None
         origin = Origin(stack=prepared.stack, stack_file=prepared.stack.path.read_bytes(), lock=prepared.lock)
-    return collect(
+    found = collect(
         subject.built,
         origin,
         acceptance_record(context.cwd, subject.built.image.config_digest),
@@ -183,6 +205,8 @@ def _evidence(context: Context, subject: Subject) -> tuple[Evidence, ...]:
         reporter=context.reporter,
         workers=context.settings.workers,
     )
+    brought = {item.evidence.kind for item in carried if item.evidence}
+    return tuple(item for item in found if item.kind not in brought)
 
 
 def _summary(done: Published) -> str:
@@ -195,6 +219,8 @@ def _summary(done: Published) -> str:
     parts.append(f"{blobs.existing} there already")
     if done.evidence:
         parts.append(f"attached {', '.join(kind for kind, _ in done.evidence)}")
+    if done.signatures:
+        parts.append(f"{done.signatures} signatures made")
     where = f"; tags {', '.join(done.tags)}" if done.tags else ""
     return f"pushed to {done.reference.name}: {', '.join(parts)}{where}"
 
@@ -214,6 +240,7 @@ def _as_json(subject: Subject, done: Published) -> dict[str, Any]:
             "sent-bytes": blobs.sent_bytes,
         },
         "evidence": [{"kind": kind, "digest": digest.text} for kind, digest in done.evidence],
+        "signatures": done.signatures,
     }
 
 

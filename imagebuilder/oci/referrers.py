@@ -53,11 +53,10 @@ class Referrers:
             return by_api
         return self._by_tag(repository, subject, errand, pull_scope(repository))
 
-    def push(self, repository: str, manifest: Manifest) -> Digest:
-        """Puts the manifest and sees to it that it is listed. PushFailed."""
+    def push(self, repository: str, manifest: Manifest, data: bytes) -> Digest:
+        """Puts the manifest, whose bytes these are, and sees to it that it is listed. PushFailed."""
         subject = manifest.subject
         assert subject is not None, "a referrer names what it refers to"
-        data = manifest.to_bytes()
         stored = self._uploads.manifest(repository, data, manifest.media_type, Digest.of(data).text)
         if not stored.listed:
             entry = replace(

@@ -170,9 +170,12 @@ class Registry:
         """What refers to this manifest; the tag for registries without the API is read too."""
         return self._referrers.listed(repository, subject)
 
-    def push_referrer(self, repository: str, manifest: Manifest) -> Digest:
-        """Puts a manifest that has a `subject` under its digest, and makes it a referrer of that."""
-        return self._referrers.push(repository, manifest)
+    def push_referrer(self, repository: str, manifest: Manifest, data: bytes | None = None) -> Digest:
+        """Puts a manifest that has a `subject` under its digest, and makes it a referrer of that.
+
+        data: the bytes of a manifest that exists already, whose digest is to stay.
+        """
+        return self._referrers.push(repository, manifest, data or manifest.to_bytes())
 
     def _from_sources(self, read: Callable[[Transport, str], T]) -> T:
         """What the mirror has, else what the registry has; where both fail, the error tells of both."""

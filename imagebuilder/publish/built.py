@@ -23,7 +23,8 @@ _MAX_RECORD = 64 << 20
 class BuildRecord:
     """What `build` wrote beside an image (`builders.output.record_of`); `fields` is all of it.
 
-    lock: digest of the lock file. tags: of the names that the image was given.
+    lock: digest of the lock file. tags: of the names that the image was given. source: the stack's commit,
+    path in its repository, and whether something there was not committed; empty where it lay in none.
     """
 
     stack: str
@@ -34,6 +35,7 @@ class BuildRecord:
     builder: Mapping[str, str]
     layers: tuple[Mapping[str, Any], ...]
     findings: tuple[Mapping[str, Any], ...]
+    source: Mapping[str, Any]
     fields: Mapping[str, Any]
 
 
@@ -92,12 +94,19 @@ def read_record(path: Path) -> BuildRecord | None:
             builder={str(k): str(v) for k, v in fields["builder"].items()},
             layers=tuple(dict(layer) for layer in fields["layers"]),
             findings=tuple(dict(finding) for finding in fields["findings"]),
+            source=_source(fields.get("source")),
             fields=fields,
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ArtefactUnusable(
             f"{file} is not a build record", seen=str(error)[:200], hint="build the image again"
         ) from None
+
+
+def _source(fields: object) -> dict[str, Any]:
+    if not isinstance(fields, Mapping):
+        return {}
+    return {"commit": str(fields["commit"]), "path": str(fields["path"]), "dirty": bool(fields["dirty"])}
 
 
 def _record_path(path: Path) -> Path:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from imagebuilder.cache import Cache
@@ -14,8 +14,11 @@ from imagebuilder.oci.descriptor import MANIFESTS, Descriptor
 from imagebuilder.oci.image import Image
 from imagebuilder.oci.model import Manifest
 from imagebuilder.oci.registry import Registry
+from imagebuilder.publish.cosign import Signed
 from imagebuilder.publish.evidence import KINDS
+from imagebuilder.publish.keys import PublicKey
 from imagebuilder.publish.provenance import PREDICATE, STATEMENT
+from imagebuilder.publish.trust import UNKNOWN, Standing, of_document
 from imagebuilder.values import Digest
 
 MAX_DOCUMENT = 64 << 20
@@ -26,7 +29,8 @@ MAX_REFERRERS = 200
 class Attached:
     """A referrer of an image. kind: a key of KINDS, or `other` (then only its manifest is known).
 
-    data: the document. summary: what it says, in a few words. problems: why it does not prove anything.
+    data: the document. summary: what it says, in a few words. standing: who vouches for it. problems: why it
+    does not prove anything, or not to a reader who named keys.
     """
 
     kind: str
@@ -36,6 +40,7 @@ class Attached:
     size: int
     data: bytes = b""
     summary: str = ""
+    standing: Standing = UNKNOWN
     problems: tuple[str, ...] = ()
 
     @property
@@ -50,6 +55,21 @@ def read_evidence(registry: Registry, repository: str, image: Image, cache: Cach
     attached = [_attached(registry, repository, entry, image, cache) for entry in found]
     order = [*KINDS, "other"]
     return tuple(sorted(attached, key=lambda a: (order.index(a.kind), a.manifest)))
+
+
+def judged(
+    attached: Sequence[Attached], attestations: Sequence[Signed], keys: Sequence[PublicKey]
+) -> tuple[Attached, ...]:
+    """The same with who vouches for each document; without keys, only whether somebody does."""
+    found = []
+    for item in attached:
+        if item.kind == "other" or not item.data:
+            found.append(item)
+            continue
+        standing = of_document(item.kind, item.data, attestations, keys)
+        wrong = (standing.problem,) if keys and standing.problem else ()
+        found.append(replace(item, standing=standing, problems=(*item.problems, *wrong)))
+    return tuple(found)
 
 
 def _attached(registry: Registry, repository: str, entry: Descriptor, image: Image, cache: Cache) -> Attached:
@@ -132,12 +152,18 @@ def _provenance(value: Mapping[str, Any], image: Image, problems: list[str]) -> 
     ours = {layer.descriptor.digest.text for layer in image.layers}
     if any(layer["digest"] not in ours for layer in definition["internalParameters"]["layers"]):
         problems.append("it names layers that the image does not have")
-    names = {d["name"]: d["digest"]["sha256"] for d in definition["resolvedDependencies"]}
+    inputs = definition["resolvedDependencies"]
+    names = {d["name"]: d["digest"]["sha256"] for d in inputs if "sha256" in d["digest"]}
+    source = next((d for d in inputs if "gitCommit" in d["digest"]), None)
     stack = str(definition["externalParameters"]["stack"])
     builder = value["predicate"]["runDetails"]["builder"]
     version = builder.get("version", {}).get("imagebuilder", "")
     lock = str(names.get(f"pylock.{stack}.toml", ""))[:12]
-    return f"stack {stack}, lock {lock}, {len(names)} inputs, by {builder['id'].rpartition(':')[2]} {version}"
+    words = f"stack {stack}, lock {lock}, {len(names)} inputs"
+    if source is not None:
+        changed = " and changes that were not committed" if source["annotations"]["dirty"] else ""
+        words += f", commit {str(source['digest']['gitCommit'])[:12]}{changed}"
+    return f"{words}, by {builder['id'].rpartition(':')[2]} {version}"
 
 
 def layers_of(provenance: bytes) -> tuple[Mapping[str, Any], ...]:

@@ -60,6 +60,14 @@ def make_provenance(record: BuildRecord, stack: Stack, stack_file: bytes, lock: 
 def _dependencies(
     record: BuildRecord, stack: Stack, stack_file: bytes, lock: Lock
 ) -> Iterator[dict[str, Any]]:
+    if record.source:
+        yield {
+            "name": "source",
+            "digest": {"gitCommit": str(record.source["commit"])},
+            "annotations": {
+                "path": str(record.source["path"]), "dirty": bool(record.source["dirty"]),
+            },
+        }  # fmt: skip
     yield _dependency(f"{stack.name}.toml", Digest.of(stack_file))
     yield _dependency(f"pylock.{stack.name}.toml", record.lock)
     if lock.base is not None:

@@ -16,7 +16,10 @@ from imagebuilder.oci.image import Image
 from imagebuilder.oci.push import Pushed, push_image
 from imagebuilder.oci.registry import Registry
 from imagebuilder.progress import Reporter
+from imagebuilder.publish.carried import Artefact, put
 from imagebuilder.publish.evidence import Evidence, attach
+from imagebuilder.publish.keys import Signer
+from imagebuilder.publish.sign import sign
 from imagebuilder.values import Digest, ImageRef
 
 CONNECTIONS = 4
@@ -29,12 +32,13 @@ Acceptance = Callable[[Digest], str | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """What a push did. evidence: (kind, digest of its manifest)."""
+    """What a push did. evidence: (kind, digest of its manifest). signatures: how many were made."""
 
     reference: ImageRef
     tags: tuple[str, ...]
     blobs: Pushed
     evidence: tuple[tuple[str, Digest], ...]
+    signatures: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,12 +73,15 @@ def publish(
     tags: Sequence[str],
     *,
     evidence: Sequence[Evidence] = (),
+    carried: tuple[Artefact, ...] = (),
+    signer: Signer | None = None,
     mount_from: Iterable[str] = (),
     cache: Cache,
     reporter: Reporter,
 ) -> Published:
-    """Push, verify, attach the evidence, tag.
+    """Push, verify, attach the evidence, sign, tag.
 
+    carried: what came with a pulled image, put back as it was. signer: signs the image and the evidence.
     mount_from: repositories of this registry that may have some of the blobs. PushFailed, ArtefactUnusable.
     """
     sources = _mount_sources(registry.host, repository, image, mount_from, cache)
@@ -88,12 +95,21 @@ def publish(
     )
     verify_stored(registry, repository, image)
     _remember(registry.host, repository, image, cache)
-    attached = tuple((item.kind, attach(registry, repository, image.descriptor, item)) for item in evidence)
+    put(registry, repository, carried)
+    attached = [(item.kind, attach(registry, repository, image.descriptor, item)) for item in evidence]
+    brought = [(item.evidence, Digest.of(item.data)) for item in carried]
+    attached += [(item.kind, digest) for item, digest in brought if item is not None]
+    signatures = 0
+    if signer is not None:
+        documents = [*evidence, *(item for item, _ in brought if item is not None)]
+        signatures = sign(registry, repository, image.digest, documents, signer=signer, cache=cache)
     for tag in tags:
         registry.push_manifest(repository, image.manifest_bytes, image.manifest.media_type, tag=tag)
         _verify_tag(registry, repository, tag, image)
     reference = ImageRef(registry.host, repository, None, image.digest)
-    return Published(reference=reference, tags=tuple(tags), blobs=pushed, evidence=attached)
+    return Published(
+        reference=reference, tags=tuple(tags), blobs=pushed, evidence=tuple(attached), signatures=signatures
+    )
 
 
 def preview(registry: Registry, repository: str, image: Image) -> Preview:

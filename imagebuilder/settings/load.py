@@ -114,6 +114,14 @@ def _mirror(raw: object) -> str:
     return raw.rstrip("/")
 
 
+def _key(raw: object) -> str:
+    if not isinstance(raw, str) or not raw:
+        raise ValueError("is not the path of a key, nor an address of one that cosign knows")
+    if "PRIVATE KEY" in raw:
+        raise ValueError("is a key itself; put it into a file and name that")
+    return raw if "://" in raw else str(_path(raw))
+
+
 _SCALARS: dict[str, tuple[str, Callable[[object], object]]] = {
     "cache-dir": ("cache_dir", _path),
     "workers": ("workers", _count),
@@ -121,12 +129,13 @@ _SCALARS: dict[str, tuple[str, Callable[[object], object]]] = {
     "timeout": ("timeout", _seconds),
     "offline": ("offline", _flag),
     "ca-bundle": ("ca_bundle", _path),
+    "sign-key": ("sign_key", _key),
 }
 _ADDRESSES = ("debian.mirrors", "debian.snapshot")
 _TABLES = ("index", "registry", "debian")
 _KNOWN = (*_SCALARS, *_ADDRESSES, *_TABLES)
 _VARIABLES = {_PREFIX + re.sub(r"[.-]", "_", key).upper(): key for key in (*_SCALARS, *_ADDRESSES)}
-_OTHER_VARIABLES = (f"{_PREFIX}CONFIG", f"{_PREFIX}REGISTRY_MIRRORS")
+_OTHER_VARIABLES = (f"{_PREFIX}CONFIG", f"{_PREFIX}REGISTRY_MIRRORS", f"{_PREFIX}SIGN_PASSWORD")
 
 
 @dataclass(kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -11,6 +12,8 @@ from typing import Any
 
 import jsonschema
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 
 from imagebuilder.oci.descriptor import Descriptor
 from imagebuilder.oci.image import Image
@@ -113,7 +116,7 @@ def test_packages_of_an_image_in_a_registry_come_from_its_sbom(imagebuilder: Com
 def test_an_image_from_elsewhere_gets_an_sbom_of_what_is_in_it(
     imagebuilder: Command, pushed: str, place: str
 ) -> None:
-    assert imagebuilder("pull", pushed, "--output", "back").code == 0
+    assert imagebuilder("pull", pushed, "--output", "back", "--no-evidence").code == 0
     done = imagebuilder("push", "back", "--to", f"{place}-copy:x", "--json")
     assert [e["kind"] for e in json.loads(done.out)["evidence"]] == ["sbom"]
     assert imagebuilder("evidence", f"{place}-copy:x", "--output", "out").code == 0
@@ -131,10 +134,66 @@ def test_nothing_attached_and_what_is_required(imagebuilder: Command, pushed: st
         assert done.code == code and f"has no {kind} attached" in done.err and "next:" in done.err
 
 
+def git(folder: Path, *words: str) -> str:
+    """Git without this user's configuration."""
+    program = find_program("git", "git")
+    who = ["-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "init.defaultBranch=main"]
+    clean = {"PATH": os.environ["PATH"], "HOME": str(folder), "GIT_CONFIG_NOSYSTEM": "1"}
+    done = subprocess.run(
+        [program, "-C", str(folder), *who, *words], check=True, capture_output=True, text=True, env=clean
+    )
+    return done.stdout.strip()
+
+
+def test_the_commit_of_the_stack_is_in_the_provenance(
+    imagebuilder: Command, small: Small, fake: FakeRegistry
+) -> None:
+    def source(name: str) -> Any:
+        for words in (("build", "s", "--builder", "direct"), ("push", "s", "--to", f"{fake.host}/{name}:x")):
+            assert imagebuilder(*words).code == 0
+        found = evidence(imagebuilder, f"{fake.host}/{name}:x", "--output", name)
+        provenance = json.loads(Path(name, "provenance.intoto.json").read_bytes())
+        jsonschema.validate(provenance, PROVENANCE_SCHEMA)
+        inputs = provenance["predicate"]["buildDefinition"]["resolvedDependencies"]
+        summary = next(e["summary"] for e in found["evidence"] if e["kind"] == "provenance")
+        return next((d for d in inputs if d["name"] == "source"), None), summary
+
+    assert source("none")[0] is None
+    git(small.folder, "init", "-q")
+    git(small.folder, "remote", "add", "origin", f"https://user:{CANARY}@example.com/x.git")
+    assert source("empty")[0] is None, "there is no commit yet"
+    git(small.folder, "add", "stacks/s.toml")
+    git(small.folder, "commit", "-q", "-m", "x")
+    commit = git(small.folder, "rev-parse", "HEAD")
+    found, summary = source("unlocked")
+    assert found["digest"] == {"gitCommit": commit} and f"commit {commit[:12]}" in summary
+    assert found["annotations"] == {"path": "stacks/s.toml", "dirty": True}, "the lock is not committed"
+    git(small.folder, "add", "stacks")
+    git(small.folder, "commit", "-q", "-m", "y")
+    found, summary = source("clean")
+    assert found["annotations"]["dirty"] is False and "not committed" not in summary
+    Path("stacks/base/x").write_text("an untracked file counts for nothing")
+    assert source("untracked")[0] == found
+    (small.folder / "stacks" / "s.toml").open("a").write("# a comment\n")
+    found, summary = source("changed")
+    assert found["annotations"]["dirty"] is True and "changes that were not committed" in summary
+    stored = b"".join(fake.blobs.values())
+    assert CANARY.encode() not in stored
+
+
 def test_nothing_secret_is_attached(
     imagebuilder: Command, small: Small, fake: FakeRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Logins of the index, of the registry, and of the proxy; a token in a variable of the environment."""
+    """Logins of the index, of the registry and of a git remote, a token in a variable, a key's passphrase."""
+    git(small.folder, "init", "-q")
+    git(small.folder, "remote", "add", "origin", f"https://user:{CANARY}@example.com/x.git")
+    git(small.folder, "add", "stacks")
+    git(small.folder, "commit", "-q", "-m", f"a message with {CANARY}")
+    key = ec.generate_private_key(ec.SECP256R1()).private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(CANARY.encode())
+    )
+    (tmp_path / "key.pem").write_bytes(key)
+    monkeypatch.setenv("IMAGEBUILDER_SIGN_PASSWORD", CANARY)
     address = small.index.url.replace("://", f"://user:{CANARY}@")
     monkeypatch.setenv("IMAGEBUILDER_INDEX_DEFAULT_URL", address)
     monkeypatch.setenv("HF_TOKEN", CANARY)
@@ -147,7 +206,8 @@ def test_nothing_secret_is_attached(
     said = ""
     for words in (
         ("build", "s", "--builder", "direct", "--json"),
-        ("push", "s", "--to", f"{fake.host}/a:x", "--json"),
+        ("push", "s", "--to", f"{fake.host}/a:x", "--json", "--sign-key", str(tmp_path / "key.pem")),
+        ("pull", f"{fake.host}/a:x", "--output", "back", "--json"),
         ("evidence", f"{fake.host}/a:x", "--json"),
         ("diff", f"{fake.host}/a:x", "s", "--json"),
     ):
@@ -155,9 +215,11 @@ def test_nothing_secret_is_attached(
         assert done.code == 0, done.err
         said += done.out + done.err
     stored = b"".join([*fake.blobs.values(), *(data for _, data in fake.manifests.values())])
-    assert CANARY not in said and CANARY.encode() not in stored
+    secrets = (CANARY.encode(), *key.splitlines()[1:-1])
+    assert not any(secret in stored or secret.decode() in said for secret in secrets)
     for path in (tmp_path / "work").rglob("*"):
-        assert not path.is_file() or CANARY.encode() not in path.read_bytes(), path
+        if path.is_file() and ".git" not in path.parts:
+            assert not any(secret in path.read_bytes() for secret in secrets), path
 
 
 # ---------------------------------------------------------------- what proves nothing
@@ -290,13 +352,31 @@ def test_oras_finds_pulls_and_copies_the_evidence(
         return subprocess.run(["oras", *words], check=True, capture_output=True, text=True).stdout
 
     tree = oras("discover", "--plain-http", "--format", "json", pushed)
-    entries = {m["artifactType"]: m for m in json.loads(tree)["manifests"]}
+    found = json.loads(tree)
+    listed = found["manifests"] if "manifests" in found else found["referrers"]  # oras 1.2, 1.3
+    entries = {m["artifactType"]: m for m in listed}
     assert set(entries) == {KINDS["sbom"], KINDS["provenance"]}
     out = tmp_path / "pulled"
     oras("pull", "--plain-http", "-o", str(out), entries[KINDS["sbom"]]["reference"])
     check_sbom((out / "sbom.cdx.json").read_bytes())
     oras("copy", "-r", "--from-plain-http", "--to-plain-http", pushed, f"{place}-oras:s")
     assert evidence(imagebuilder, f"{place}-oras:s")["evidence"] == evidence(imagebuilder, pushed)["evidence"]
+
+
+def test_the_python_client_of_oras_reads_the_evidence(
+    imagebuilder: Command, pushed: str, tmp_path: Path
+) -> None:
+    client = pytest.importorskip("oras.client").OrasClient(insecure=True)
+    seen = evidence(imagebuilder, pushed)
+    image = client.get_manifest(pushed)
+    assert image["config"]["digest"] == seen["config"]
+    place = pushed.rpartition(":")[0]
+    for item in seen["evidence"]:
+        name = f"{place}@{item['manifest']}"
+        manifest = client.get_manifest(name)
+        assert manifest["subject"]["digest"] == seen["manifest"]
+        (file,) = client.pull(target=name, outdir=str(tmp_path / item["kind"]))
+        assert Digest.of(Path(file).read_bytes()).text == item["digest"]
 
 
 # ---------------------------------------------------------------- acceptance

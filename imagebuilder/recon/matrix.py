@@ -172,17 +172,17 @@ def _row(question: Question, release: Release, at_home: Mapping[str, set[str]]) 
 
 
 def _environment(question: Question, release: Release, gone: set[str]) -> Environment:
-    """The two wheels, and everything else assumed, without what is gone."""
+    """The two wheels; what was not read of them, and everything else, is assumed, without what is gone."""
     ours = {posixpath.basename(p) for p in question.facts.files if _SHARED.search(p)}
     theirs = {posixpath.basename(p) for p in release.facts.files if _SHARED.search(p)}
-    read = {posixpath.basename(p) for p in release.facts.elf}
+    read = {posixpath.basename(p) for p in (*release.facts.elf, *question.facts.elf)}
     brought = {n for elf in release.facts.elf.values() for n in elf.needed} - theirs
     stems = {_stem(name) for name in brought}
     needed = {n for elf in question.facts.elf.values() for n in elf.needed} - ours - theirs
     elsewhere = {n for n in needed if n in brought or _stem(n) not in stems}
     assumed = {
         name: Assumed(soname=name, provider="assumed", without=frozenset(gone))
-        for name in (theirs - read) | brought | elsewhere
+        for name in ((ours | theirs) - read) | brought | elsewhere
     }
     return Environment(
         {question.package: question.facts, question.against: release.facts},

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from imagebuilder.facts.record import FileFact
+from imagebuilder.facts.elf import ElfFacts
+from imagebuilder.facts.record import FileFact, WheelFacts
 from imagebuilder.facts.tables import alternate_words, driver, layouts, runtimes
 from imagebuilder.recon.matrix import Question, Release, Row, matrix
 from tests.support.abi_facts import recorded
@@ -80,6 +81,23 @@ def test_sgl_kernel_goes_with_two_releases(complete: bool) -> None:
 def test_whole_wheels_against_whole_releases(extension: str, good: set[str]) -> None:
     """What the recorded dlopen outcomes say of all members together."""
     assert _loads(_rows(extension, complete=True)) == good
+
+
+def test_an_own_library_that_was_not_read_is_there() -> None:
+    """Grafted into the wheel (`torchvision.libs/`), too large for its front to be read to the end."""
+    data = recorded()
+    torch = next(name for name in sorted(data.closures) if name.startswith("torch-2.9.1"))
+    needs = ElfFacts(machine="x86_64", needed=("libnvjpeg.8dd2b5e6.so.12",))
+    library = "made.libs/libnvjpeg.8dd2b5e6.so.12"
+    files = {path: FileFact(crc=0, size=0) for path in ("made/image.so", library)}
+    facts = WheelFacts(metadata="", tags=(), files=files, elf={"made/image.so": needs}, gpu={})
+    question = Question(
+        package="made", facts=facts, against="torch", python=(3, 11), runtimes=runtimes(), driver=driver()
+    )
+    whole = data.wheel(torch)
+    files = {path: FileFact(crc=0, size=0) for path in whole.elf}
+    release = Release(version="2.9.1", facts=replace(whole, files=files), complete=False)
+    assert [row.verdict for row in matrix(question, [release])] == ["loads"]
 
 
 @pytest.mark.parametrize("whole_too", ["2.8.0", "2.9.1", "2.11.0"])

@@ -28,6 +28,7 @@ from imagebuilder.oci.swap import new_file
 from imagebuilder.progress import Reporter
 from imagebuilder.settings import Settings
 from imagebuilder.snapshot.added import find_added
+from imagebuilder.snapshot.debs import Roots, automatic, find_debs
 from imagebuilder.snapshot.guess import VendorIndex, guess_indexes
 from imagebuilder.snapshot.installed import find_installed
 from imagebuilder.snapshot.model import Environment, Package
@@ -36,13 +37,9 @@ from imagebuilder.snapshot.settle import Settling
 from imagebuilder.snapshot.stackfile import Draft, Wishes, find_overrides, render
 from imagebuilder.snapshot.system import (
     PLAIN_PACKAGES,
-    Roots,
-    automatic,
     choose_base,
     choose_glibc,
-    find_roots,
     os_release,
-    with_security,
 )
 from imagebuilder.snapshot.wheels import Finder
 from imagebuilder.stack import lock_path, parse_stack, resolution_hash, resolution_parts
@@ -103,10 +100,18 @@ def take_snapshot(environment: Environment, wishes: Wishes, means: Means) -> Sna
             wanted="at least one package that is a wheel of an index",
         )
     roots = Roots(manual=(), recommended=())
+    there: tuple[DebFile, ...] = ()
     unknown: tuple[DebFile, ...] = ()
     names: tuple[str, ...] = PLAIN_PACKAGES if isinstance(base, DebianBase) else ()
     if environment.whole:
-        base, roots, unknown = _debian(base, data, environment, wishes, means)
+        there = installed(data.get(_STATUS, b""))
+        base, roots, unknown = find_debs(
+            base,
+            there,
+            automatic(data.get(_EXTENDED, b"")),
+            lambda choice: _archive(choice, environment, wishes, means).packages(),
+            means.reporter,
+        )
         names = roots.all
         if isinstance(base, DebianBase) and not any(n.startswith("python3") for n in names):
             names = tuple(sorted({*names, "python3"}))
@@ -131,7 +136,7 @@ def take_snapshot(environment: Environment, wishes: Wishes, means: Means) -> Sna
         needed=_needed(edges, debians),
         roots=roots,
         unknown=unknown,
-        before=installed(data.get(_STATUS, b"")) if environment.whole else (),
+        before=there,
         withheld=withheld,
     )
     lock_name = lock_path(Path(f"{stack.name}.toml"), stack.name).name
@@ -232,45 +237,18 @@ def _needed(edges: Edges, debians: Sequence[Package]) -> list[tuple[str, str]]:
     return sorted(found.items())
 
 
-# ---------------------------------------------------------------- Debian
-
-
-def _debian(
-    base: Base, data: Mapping[str, bytes], environment: Environment, wishes: Wishes, means: Means
-) -> tuple[Base, Roots, tuple[DebFile, ...]]:
-    """(the base, the packages to ask for, those that the archive does not know).
-
-    On an image base the packages of Priority standard and above are taken for the base's own.
-    """
-    there, auto = installed(data.get(_STATUS, b"")), automatic(data.get(_EXTENDED, b""))
-    if not isinstance(base, DebianBase):
-        roots = find_roots(there, auto)
-        ranks = {deb.name: deb.rank for deb in there}
-        manual = tuple(n for n in roots.manual if ranks[n] > 2)
-        return base, Roots(manual=manual, recommended=()), ()
-    choices = []
-    for choice in (base, with_security(base)):
-        archive = Archive(
-            suite=choice.suite,
-            platform=environment.interpreter.platform,
-            settings=means.settings,
-            session=means.http,
-            cache=means.cache,
-            components=choice.components,
-            security=choice.security,
-            at=wishes.as_of,
-            reporter=means.reporter,
-        )
-        offers = archive.packages()
-        newest = {deb.name: next(iter(offers.named(deb.name)), None) for deb in there}
-        other = sum(1 for deb in there if (found := newest[deb.name]) and found.version != deb.version)
-        choices.append((other, choice, newest))
-        if not other:
-            break
-    _, chosen, newest = min(choices, key=lambda c: c[0])
-    unknown = tuple(deb for deb in there if newest[deb.name] is None)
-    roots = find_roots([deb for deb in there if newest[deb.name] is not None], auto)
-    return chosen, roots, unknown
+def _archive(base: DebianBase, environment: Environment, wishes: Wishes, means: Means) -> Archive:
+    return Archive(
+        suite=base.suite,
+        platform=environment.interpreter.platform,
+        settings=means.settings,
+        session=means.http,
+        cache=means.cache,
+        components=base.components,
+        security=base.security,
+        at=wishes.as_of,
+        reporter=means.reporter,
+    )
 
 
 # ---------------------------------------------------------------- stack and lock

@@ -10,10 +10,10 @@ from typing import Any
 
 from imagebuilder.index.debian_packages import DebFile
 from imagebuilder.lock.model import Lock
+from imagebuilder.snapshot.debs import Roots
 from imagebuilder.snapshot.model import Change, Package
 from imagebuilder.snapshot.places import compiled
 from imagebuilder.snapshot.stackfile import Draft
-from imagebuilder.snapshot.system import Roots
 from imagebuilder.stack.model import DebianBase
 
 _SHOWN = 12

@@ -1,15 +1,11 @@
-"""What lies below the packages: the base to rebuild on, and which Debian packages make the rest come along.
-Pure.
-"""
+"""The base to rebuild an environment on: what it must have. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 
 from imagebuilder.errors import UsageProblem
-from imagebuilder.index.debian_packages import DebFile
 from imagebuilder.snapshot.model import Environment
 from imagebuilder.stack.model import Base, DebianBase, ImageBase
 from imagebuilder.values import ImageRef, Release
@@ -81,84 +77,6 @@ def _named(wanted: str, python: str) -> Base:
         raise UsageProblem(f"--base {error}", wanted=f"{' or '.join(SUITES.values())}, or an image") from None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Roots:
-    """Debian packages that nothing else needs: by hand, and those that others only recommended."""
-
-    manual: tuple[str, ...]
-    recommended: tuple[str, ...]
-
-    @property
-    def all(self) -> tuple[str, ...]:
-        """Together, sorted."""
-        return tuple(sorted({*self.manual, *self.recommended}))
-
-
-def find_roots(installed: Sequence[DebFile], automatic: Collection[str]) -> Roots:
-    """The fewest names whose closure is what is installed. automatic: what apt marked as not asked for.
-
-    Essential packages come with every base. In a circle of packages the first by name stands for all.
-    """
-    by_name = {deb.name: deb for deb in installed}
-    providers: dict[str, list[str]] = {}
-    for deb in installed:
-        for virtual in (relation.name for group in deb.provides_groups for relation in group):
-            providers.setdefault(virtual, []).append(deb.name)
-    needs = {deb.name: _needs(deb, by_name, providers) for deb in installed}
-    needed = {name for own, others in needs.items() for name in others if name != own}
-    base = [deb.name for deb in installed if deb.essential or deb.rank == 0]
-    covered = _closure(base, needs)
-    leaves = sorted(name for name in by_name if name not in needed and name not in covered)
-    roots = list(leaves)
-    covered |= _closure(leaves, needs)
-    for name in sorted(by_name):
-        if name not in covered:
-            roots.append(name)
-            covered |= _closure([name], needs)
-    for name in tuple(roots):  # one of a circle may have been taken before another that leads to it
-        others = [root for root in roots if root != name]
-        if name in _closure(others, needs):
-            roots = others
-    return Roots(
-        manual=tuple(sorted(n for n in roots if n not in automatic)),
-        recommended=tuple(sorted(n for n in roots if n in automatic)),
-    )
-
-
-def _needs(deb: DebFile, by_name: Mapping[str, DebFile], providers: Mapping[str, list[str]]) -> set[str]:
-    found: set[str] = set()
-    for group in (*deb.pre_depends_groups, *deb.depends_groups):
-        for relation in group:
-            if relation.name in by_name:
-                found.add(relation.name)
-                break
-            if relation.name in providers:
-                found.add(sorted(providers[relation.name])[0])
-                break
-    return found
-
-
-def _closure(names: Iterable[str], needs: Mapping[str, set[str]]) -> set[str]:
-    done: set[str] = set()
-    pending = list(names)
-    while pending:
-        name = pending.pop()
-        if name not in done:
-            done.add(name)
-            pending += needs.get(name, ())
-    return done
-
-
-def automatic(extended_states: bytes) -> frozenset[str]:
-    """What apt installed because something else wanted it. Source: apt's extended_states."""
-    found: set[str] = set()
-    for stanza in extended_states.decode("utf-8", "replace").split("\n\n"):
-        fields = dict(line.split(": ", 1) for line in stanza.splitlines() if ": " in line)
-        if fields.get("Auto-Installed", "").strip() == "1" and "Package" in fields:
-            found.add(fields["Package"].strip())
-    return frozenset(found)
-
-
 def choose_glibc(base: Base, environment: Environment, wanted: Release | None) -> Release | None:
     """The glibc to choose wheels for, as wanted; None: that of the Debian base.
 
@@ -172,8 +90,3 @@ def choose_glibc(base: Base, environment: Environment, wanted: Release | None) -
             hint="--glibc 2.39",
         )
     return found
-
-
-def with_security(base: DebianBase) -> DebianBase:
-    """The same suite with its security pocket."""
-    return replace(base, security=True)

@@ -12,15 +12,19 @@ from pathlib import Path
 
 import pytest
 
+from imagebuilder.index import debian_release
 from imagebuilder.lock import read_lock
 from imagebuilder.oci.descriptor import OCI_LAYER_GZIP, Descriptor, ImagePlatform
 from imagebuilder.oci.image import Image, LayerRef
 from imagebuilder.oci.layout import write_layout
 from imagebuilder.oci.model import ImageConfig
+from imagebuilder.snapshot.system import SUITES
 from imagebuilder.stack import load_stack
+from imagebuilder.stack.model import DebianBase
 from imagebuilder.values import Digest, Platform
 from tests.snapshot.conftest import BASE, TEXT, Place
 from tests.support.command import Outcome
+from tests.support.debian import FakeArchive, packages_text, stanza
 from tests.support.schemas import validated
 
 PYTHON = f"3.{sys.version_info.minor}"
@@ -183,6 +187,57 @@ def test_a_python_of_the_system_has_debians_packages_apart(place: Place) -> None
     assert (
         plain.code == 2 and f"Python {PYTHON} on ubuntu" in plain.err and "--base ubuntu:24.04" in plain.err
     )
+
+
+@pytest.mark.skipif(PYTHON not in SUITES, reason="Debian has 3.11 and 3.13")
+@pytest.mark.parametrize("with_security", [False, True])
+def test_debian_packages_are_asked_for_by_the_fewest_names(
+    place: Place, monkeypatch: pytest.MonkeyPatch, with_security: bool
+) -> None:
+    suite = SUITES[PYTHON]
+    archive = FakeArchive(place.server)
+    keyring = archive.keyring(place.folder)
+    monkeypatch.setattr(debian_release, "local_keyring", lambda: keyring)
+    monkeypatch.setenv("IMAGEBUILDER_DEBIAN_MIRRORS", archive.url)
+    base = stanza("base-files", Essential="yes", Priority="required")
+    named = (stanza("python3"), stanza("tini", Depends="libold"), stanza("libold", "2.0"), stanza("extra"))
+    archive.publish(suite, packages_text(base, *named))
+    if with_security:
+        archive.publish(f"{suite}-security", packages_text(stanza("libold", "2.1")))
+    place.publish("alpha")
+    place.install("alpha")
+    installed = {
+        "base-files": "1.0",
+        "python3": "1.0",
+        "tini": "1.0",
+        "libold": "2.1",
+        "cuda-nvcc-13-0": "13.0.88",
+    }
+    status = [f"Package: {n}\nStatus: install ok installed\nVersion: {v}\n" for n, v in installed.items()]
+    status[0] += "Essential: yes\n"
+    status[2] += "Depends: libold\n"
+    status.append("Package: extra\nStatus: install ok installed\nVersion: 1.0\n")
+    tree = {
+        **venv_tree(place),
+        "etc/os-release": f"ID=debian\nVERSION_CODENAME={suite}\n".encode(),
+        "var/lib/dpkg/status": "\n".join(status).encode(),
+        "var/lib/apt/extended_states": b"Package: extra\nArchitecture: amd64\nAuto-Installed: 1\n",
+    }
+    image = write_image(place, tree, env=ON_PATH)
+    outcome = place.call("snapshot", "--image", image, "--name", "s", "--json")
+    assert outcome.code == 12, outcome.err
+    assert "1 Debian package not in Debian's archive" in outcome.err
+    said = validated("snapshot", outcome.out)
+    debian = said["debian"]
+    assert (debian["manual"], debian["recommended"]) == (["python3", "tini"], ["extra"])
+    assert debian["not-in-archive"] == [{"name": "cuda-nvcc-13-0", "version": "13.0.88"}]
+    moved = [] if with_security else [{"name": "libold", "installed": "2.1", "locked": "2.0"}]
+    assert debian["other-version"] == moved
+    stack = load_stack(place.stacks / "s.toml")
+    assert stack.base == DebianBase(suite=suite, security=with_security)
+    assert stack.system.packages == ("extra", "python3", "tini")
+    lock = read_lock(place.stacks / "pylock.s.toml")
+    assert sorted(d.name for d in lock.debs) == ["base-files", "extra", "libold", "python3", "tini"]
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from imagebuilder.errors import UsageProblem
 from imagebuilder.index.debian_packages import DebFile, installed
+from imagebuilder.snapshot.debs import Roots, automatic, find_roots
 from imagebuilder.snapshot.folder import FolderFiles
 from imagebuilder.snapshot.model import Environment, Interpreter, Run
 from imagebuilder.snapshot.stackfile import moved_text, settings_env
-from imagebuilder.snapshot.system import Roots, automatic, choose_base, find_roots, os_release
+from imagebuilder.snapshot.system import choose_base, os_release
 from imagebuilder.stack.model import DebianBase, ImageBase
 from imagebuilder.values import Platform, Release
 

@@ -17,7 +17,7 @@ from email.parser import BytesHeaderParser
 from typing import Any
 
 from packaging.tags import Tag, parse_tag
-from packaging.utils import canonicalize_name
+from packaging.utils import canonicalize_name, is_normalized_name
 from packaging.version import InvalidVersion, Version
 
 from imagebuilder.settings import redact
@@ -93,6 +93,11 @@ def _in_site(files: Files, site: str, prefixes: set[str]) -> Iterator[Installed]
     yield from seen.values()
 
 
+def _plain(text: str) -> str:
+    """Of a name or version: what can be printed, in usual length."""
+    return "".join(c for c in text if c.isprintable())[:200]
+
+
 def _base(path: str) -> str:
     return posixpath.basename(path)
 
@@ -109,7 +114,7 @@ def _distribution(site: str, folder: str, data: Mapping[str, bytes], prefixes: s
     name, version = match["name"], match["version"]
     place = f"{site}/{folder}"
     metadata = _headers(data.get(f"{place}/METADATA"))
-    name, version = metadata.get("name", name), metadata.get("version", version)
+    name, version = _plain(metadata.get("name", name)), _plain(metadata.get("version", version))
     record, outside = _record(site, data.get(f"{place}/RECORD"), prefixes)
     wheel = _headers(data.get(f"{place}/WHEEL"), many=("tag",))
     top = data.get(f"{place}/top_level.txt", b"").decode("utf-8", "replace").split()
@@ -130,6 +135,8 @@ def _distribution(site: str, folder: str, data: Mapping[str, bytes], prefixes: s
 
 def _judged(item: Installed) -> Installed:
     """With the problem that rules out that it is an index's wheel."""
+    if not is_normalized_name(item.name):
+        return _bad(item, "its name is none that indexes know", WHEEL_OF_IT)
     try:
         Version(item.version)
     except InvalidVersion:
@@ -156,7 +163,8 @@ def _without_wheel(site: str, entry: str, data: Mapping[str, bytes]) -> Installe
     said = _headers(
         data.get(f"{place}/PKG-INFO") or (data.get(place) if entry.endswith(".egg-info") else None)
     )
-    name, version = said.get("name", match["name"]), said.get("version", match["version"] or "")
+    name = _plain(said.get("name", match["name"]))
+    version = _plain(said.get("version", match["version"] or ""))
     top = data.get(f"{place}/top_level.txt", b"").decode("utf-8", "replace").split()
     how = {
         "egg-link": f"it is installed in editable form from {_first_line(data.get(place))}",
@@ -191,7 +199,7 @@ def _headers(data: bytes | None, many: tuple[str, ...] = ()) -> dict[str, str]:
 
 
 def _first_line(data: bytes | None) -> str:
-    return ((data or b"").decode("utf-8", "replace").splitlines() or ["?"])[0][:200]
+    return _plain(((data or b"").decode("utf-8", "replace").splitlines() or ["?"])[0])
 
 
 def _tags(text: str) -> frozenset[Tag]:
@@ -220,7 +228,7 @@ def _record(
                 continue
             path = joined(site, row[0])
             if not inside(path, prefixes):
-                outside.append(row[0][:200])
+                outside.append(_plain(row[0]))
             else:
                 record[path] = _digest(row[1]) if len(row) > 1 else ""
     except csv.Error:
@@ -247,12 +255,12 @@ def _origin(data: bytes | None) -> Origin | None:
         return None
     try:
         fields: dict[str, Any] = json.loads(data)
-        url = redact(str(fields["url"]))[:500]
+        url = _plain(redact(str(fields["url"])[:2000]))
         if isinstance(info := fields.get("dir_info"), dict):
             return Origin(kind="editable" if info.get("editable") is True else "folder", url=url)
         if isinstance(info := fields.get("vcs_info"), dict):
-            revision = str(info.get("commit_id") or info.get("requested_revision") or "")[:64]
-            return Origin(kind="vcs", url=f"{str(info.get('vcs', ''))[:10]}+{url}", revision=revision)
+            revision = _plain(str(info.get("commit_id") or info.get("requested_revision") or ""))[:64]
+            return Origin(kind="vcs", url=f"{_plain(str(info.get('vcs', '')))[:10]}+{url}", revision=revision)
         info = fields.get("archive_info") or {}
         hashes = info.get("hashes") or {}
         sha256 = str(hashes.get("sha256") or str(info.get("hash") or "").partition("sha256=")[2])

@@ -25,6 +25,7 @@ from imagebuilder.values import Digest, Platform
 from tests.snapshot.conftest import BASE, TEXT, Place
 from tests.support.command import Outcome
 from tests.support.debian import FakeArchive, packages_text, stanza
+from tests.support.registry import run_registry
 from tests.support.schemas import validated
 
 PYTHON = f"3.{sys.version_info.minor}"
@@ -187,6 +188,32 @@ def test_a_python_of_the_system_has_debians_packages_apart(place: Place) -> None
     assert (
         plain.code == 2 and f"Python {PYTHON} on ubuntu" in plain.err and "--base ubuntu:24.04" in plain.err
     )
+
+
+def test_an_archive_and_a_registry_give_the_same(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-engine.sock")
+    place.publish("alpha")
+    place.install("alpha")
+    image = write_image(place, venv_tree(place), env=ON_PATH)
+    first = validated("snapshot", snapshot(place, image).out)
+    with tarfile.open(tmp_path / "image.tar", "w") as archive:
+        archive.add(image, ".")
+    with run_registry(tmp_path / "registry") as registry:
+        ref = f"{registry.host}/team/serve:1"
+        pushed = place.call("push", image, "--to", ref)
+        assert pushed.code == 0, pushed.err
+        for source in (str(tmp_path / "image.tar"), ref):
+            outcome = snapshot(place, source, "--force")
+            assert outcome.code == 0, outcome.err
+            said = validated("snapshot", outcome.out)
+            assert {**said, "environment": ""} == {**first, "environment": ""}
+        named = place.call("snapshot", "--image", ref, "--base", BASE)
+        assert named.code == 0, named.err
+        assert (place.stacks / "serve-1.toml").is_file()
+        gone = snapshot(place, f"{registry.host}/team/none:1")
+        assert gone.code == 13, gone.err
 
 
 @pytest.mark.skipif(PYTHON not in SUITES, reason="Debian has 3.11 and 3.13")

@@ -67,6 +67,11 @@ def containers(engine: TestEngine) -> list[dict[str, Any]]:
     return found
 
 
+def servers(engine: TestEngine) -> list[dict[str, Any]]:
+    """Of these containers those that serve; the others run a script and end."""
+    return [c for c in containers(engine) if "sglang_simulator" in str(c["Args"]) and c["State"]["Running"]]
+
+
 def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + 120
     while not condition():
@@ -102,7 +107,7 @@ def test_all_gpus_are_asked_for_and_both_servers_run(
     seen: dict[str, dict[str, Any]] = {}
 
     def both() -> bool:
-        seen.update({c["Name"]: c for c in containers(own_engine) if "sglang_simulator" in str(c["Args"])})
+        seen.update({c["Name"]: c for c in servers(own_engine)})
         return len(seen) == 2
 
     until(both, process)
@@ -135,7 +140,7 @@ def test_imagebuilder_is_killed(own_engine: TestEngine, layout: Path, tmp_path: 
     machine = ready(tmp_path, layout, own_engine, ("rounds = 2", LONG), *slow)
     process = machine.start("accept", "demo", "--quiet")
     count = 1 if when == "starting" else 2
-    until(lambda: len([c for c in containers(own_engine) if c["State"]["Running"]]) == count, process)
+    until(lambda: len(servers(own_engine)) == count, process)
     if when == "measuring":
         until(lambda: units(machine) > 1, process)
     process.kill()
@@ -151,7 +156,7 @@ def test_a_server_is_killed(own_engine: TestEngine, layout: Path, tmp_path: Path
     machine = ready(tmp_path, layout, own_engine, ("rounds = 2", LONG))
     process = machine.start("accept", "demo", "--quiet")
     until(lambda: units(machine) > 1, process)
-    [baseline] = [c for c in containers(own_engine) if "-baseline-" in c["Name"]]
+    [baseline] = [c for c in servers(own_engine) if "-baseline-" in c["Name"]]
     own_engine.docker("kill", baseline["Id"])
     done = outcome_of(process)
     assert done.code == 8, done.err

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from imagebuilder.checks.model import SEVERITIES, Code, Finding
+from imagebuilder.checks.places import line_of
 
 _MANY = 3  # findings of one code that are shown in full; `--verbose` shows all
 _LEVEL = {"error": "error", "warning": "warning", "note": "note"}
@@ -62,8 +63,10 @@ def _code(severity: str, code: str, findings: list[Finding], verbose: bool) -> I
         yield f"{severity:<8} {code}  {len(findings) - len(shown)} more: {rest}"
 
 
-def as_sarif(findings: Sequence[Finding], codes: Iterable[Code], *, stack_file: str, version: str) -> str:
-    """A SARIF 2.1.0 log; a finding is placed in the stack file, since that is what a change would edit."""
+def as_sarif(
+    findings: Sequence[Finding], codes: Iterable[Code], *, stack_file: str, text: str, version: str
+) -> str:
+    """A SARIF 2.1.0 log; a finding is placed in the stack file (its text), which a change would edit."""
     used = {f.code for f in findings}
     rules = [
         {
@@ -83,14 +86,17 @@ def as_sarif(findings: Sequence[Finding], codes: Iterable[Code], *, stack_file: 
         "runs": [
             {
                 "tool": {"driver": {"name": "imagebuilder", "version": version, "rules": rules}},
-                "results": [_result(finding, number[finding.code], stack_file) for finding in findings],
+                "results": [
+                    _result(finding, number[finding.code], stack_file, line_of(finding, text))
+                    for finding in findings
+                ],
             }
         ],
     }
     return json.dumps(log, indent=2)
 
 
-def _result(finding: Finding, rule: int, stack_file: str) -> dict[str, Any]:
+def _result(finding: Finding, rule: int, stack_file: str, line: int) -> dict[str, Any]:
     text = "\n".join([finding.what, *finding.evidence, *([f"Fix: {finding.fix}"] if finding.fix else [])])
     result: dict[str, Any] = {
         "ruleId": finding.code,
@@ -99,7 +105,7 @@ def _result(finding: Finding, rule: int, stack_file: str) -> dict[str, Any]:
         "message": {"text": text},
         "locations": [
             {
-                "physicalLocation": {"artifactLocation": {"uri": stack_file}, "region": {"startLine": 1}},
+                "physicalLocation": {"artifactLocation": {"uri": stack_file}, "region": {"startLine": line}},
                 "logicalLocations": [{"fullyQualifiedName": finding.place or finding.code}],
             }
         ],

@@ -64,7 +64,13 @@ def command(
     if sarif is not None:
         _write_sarif(
             context.cwd / sarif,
-            as_sarif(findings, codes(), stack_file=_relative(path, context.cwd), version=__version__),
+            as_sarif(
+                findings,
+                codes(),
+                stack_file=_relative(path, context.cwd),
+                text=path.read_text(encoding="utf-8"),
+                version=__version__,
+            ),
         )
     if as_json:
         say_json("check", {"findings": [f.as_json() for f in findings]})

@@ -124,6 +124,13 @@ def test_sarif(bench: Bench) -> None:
     assert all(rules[r["ruleIndex"]] == r["ruleId"] for r in told["results"])
     place = results["driver.too-old"]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
     assert place == "stacks/s.toml"
+    lines = Path(place).read_text().splitlines()
+
+    def line(code: str) -> str:
+        return lines[results[code]["locations"][0]["physicalLocation"]["region"]["startLine"] - 1]
+
+    assert line("driver.too-old").startswith("driver = ")
+    assert "nvidia-cuda-runtime" in line("path.collision-of-text")
     assert results["driver.too-old"]["suppressions"][0]["justification"] == "only a rehearsal"
     assert "suppressions" not in results["path.collision-of-text"]
 

@@ -97,7 +97,7 @@ def command(
         _describe(asked, wish)
         return
     built = _built(context, prepared) if wish.runtime == "docker" else None
-    if wish.if_needed and (stored := _known(context, asked, wish, built)):
+    if wish.if_needed and not wish.smoke_only and (stored := _known(context, asked, wish, built)):
         _tell(stored, as_json)
         return
     with _runtime(context, prepared, built) as runtime:

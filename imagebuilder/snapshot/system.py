@@ -51,7 +51,7 @@ def choose_base(environment: Environment, system: Mapping[str, str], wanted: str
         + ", and no base with it is known",
         seen=f"Python {python}; Debian has {debians}",
         wanted=f"an image that has /usr/bin/python{python}, by name and digest",
-        hint=f"--base {_example(system)}@sha256:… (the image that it was built on, if it has that Python)",
+        hint=f"--base {_example(system) if environment.whole else 'NAME'}@sha256:…",
     )
 
 

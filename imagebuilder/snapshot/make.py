@@ -99,33 +99,18 @@ def take_snapshot(environment: Environment, wishes: Wishes, means: Means) -> Sna
             seen="; ".join(f"{p.name}: {p.problem}" for p in packages[:3]) or "nothing is installed in it",
             wanted="at least one package that is a wheel of an index",
         )
-    roots = Roots(manual=(), recommended=())
-    there: tuple[DebFile, ...] = ()
-    unknown: tuple[DebFile, ...] = ()
-    names: tuple[str, ...] = PLAIN_PACKAGES if isinstance(base, DebianBase) else ()
-    if environment.whole:
-        there = installed(data.get(_STATUS, b""))
-        base, roots, unknown = find_debs(
-            base,
-            there,
-            automatic(data.get(_EXTENDED, b"")),
-            lambda choice: _archive(choice, environment, wishes, means).packages(),
-            means.reporter,
-        )
-        names = roots.all
-        if isinstance(base, DebianBase) and not any(n.startswith("python3") for n in names):
-            names = tuple(sorted({*names, "python3"}))
+    below = _below(base, data, environment, wishes, means)
     edges, overrides = _edges(packages, debians, target)
     draft = Draft(
         environment=environment,
         wishes=wishes,
-        base=base,
+        base=below.base,
         glibc=glibc,
         packages=packages,
         added=find_added(environment, packages),
         indexes=indexes,
         overrides=overrides,
-        system=names,
+        system=below.names,
     )
     stack, files, withheld = _stack_of(draft)
     lock = _lock_of(stack, draft, edges, target, means)
@@ -134,9 +119,9 @@ def take_snapshot(environment: Environment, wishes: Wishes, means: Means) -> Sna
         lock,
         debians=debians,
         needed=_needed(edges, debians),
-        roots=roots,
-        unknown=unknown,
-        before=there,
+        roots=below.roots,
+        unknown=below.unknown,
+        before=below.there,
         withheld=withheld,
     )
     lock_name = lock_path(Path(f"{stack.name}.toml"), stack.name).name
@@ -235,6 +220,36 @@ def _needed(edges: Edges, debians: Sequence[Package]) -> list[tuple[str, str]]:
         if name in theirs:
             found.setdefault(name, by)
     return sorted(found.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Below:
+    """What lies below the packages. names: the Debian packages to ask for; there: those of the environment."""
+
+    base: Base
+    names: tuple[str, ...]
+    roots: Roots = Roots(manual=(), recommended=())
+    unknown: tuple[DebFile, ...] = ()
+    there: tuple[DebFile, ...] = ()
+
+
+def _below(
+    base: Base, data: Mapping[str, bytes], environment: Environment, wishes: Wishes, means: Means
+) -> _Below:
+    if not environment.whole:
+        return _Below(base=base, names=PLAIN_PACKAGES if isinstance(base, DebianBase) else ())
+    there = installed(data.get(_STATUS, b""))
+    found, roots, unknown = find_debs(
+        base,
+        there,
+        automatic(data.get(_EXTENDED, b"")),
+        lambda choice: _archive(choice, environment, wishes, means).packages(),
+        means.reporter,
+    )
+    names = set(roots.all)
+    if isinstance(found, DebianBase) and not any(name.startswith("python3") for name in names):
+        names.add("python3")
+    return _Below(base=found, names=tuple(sorted(names)), roots=roots, unknown=unknown, there=there)
 
 
 def _archive(base: DebianBase, environment: Environment, wishes: Wishes, means: Means) -> Archive:

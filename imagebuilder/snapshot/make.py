@@ -222,13 +222,16 @@ def _needed(edges: Edges, debians: Sequence[Package]) -> list[tuple[str, str]]:
     return sorted(found.items())
 
 
+_NO_ROOTS = Roots(manual=(), recommended=())
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Below:
-    """What lies below the packages. names: the Debian packages to ask for; there: those of the environment."""
+    """What lies below the packages. names: Debian packages to ask for; there: those of the environment."""
 
     base: Base
     names: tuple[str, ...]
-    roots: Roots = Roots(manual=(), recommended=())
+    roots: Roots = _NO_ROOTS
     unknown: tuple[DebFile, ...] = ()
     there: tuple[DebFile, ...] = ()
 

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from imagebuilder.cli.context import Context, json_option, say, say_json, stack_argument, verb
+from imagebuilder.errors import LockUnusable
+
+if TYPE_CHECKING:
+    from imagebuilder.lock.model import Lock
+    from imagebuilder.stack.model import Stack
 
 ALL = "*"
 
@@ -14,6 +21,17 @@ class _Lock(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, [f"{a}={ALL}" if a == "--upgrade" else a for a in args])
+
+
+def _previous(context: Context, stack: Stack) -> Lock | None:
+    """The lock that is there; one that cannot be read, as after a merge, keeps nothing."""
+    from imagebuilder.cli.prepare import previous_lock
+
+    try:
+        return previous_lock(context, stack)
+    except LockUnusable as error:
+        context.reporter.warn(f"{error.what} ({error.seen}): everything is resolved anew")
+        return None
 
 
 @verb(offline=True, cls=_Lock)
@@ -36,14 +54,14 @@ def command(context: Context, *, stack: str, upgrade: tuple[str, ...], dry_run: 
 
     from packaging.utils import canonicalize_name
 
-    from imagebuilder.cli.prepare import lock_now, own_lock_file, previous_lock, stack_of
+    from imagebuilder.cli.prepare import lock_now, own_lock_file, stack_of
     from imagebuilder.lock.changes import describe
     from imagebuilder.lock.pylock import write_lock
 
     loaded = stack_of(context, stack)
-    previous = previous_lock(context, loaded)
+    previous = _previous(context, loaded)
     names = {canonicalize_name(name) for name in upgrade if name != ALL}
-    new = lock_now(context, loaded, upgrade=True if ALL in upgrade else names or None)
+    new = lock_now(context, loaded, previous, upgrade=True if ALL in upgrade else names or None)
     changes = describe(previous, new)
     path = own_lock_file(context, loaded)
     if not dry_run:

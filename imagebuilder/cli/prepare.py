@@ -88,17 +88,14 @@ def argument_of(context: Context, stack: Stack) -> str:
     return stack.name if stack.path.parent in by_name else str(stack.path)
 
 
-def lock_now(context: Context, stack: Stack, *, upgrade: Upgrade = None) -> Lock:
+def lock_now(
+    context: Context, stack: Stack, previous: Lock | None = None, *, upgrade: Upgrade = None
+) -> Lock:
     """Resolve, keeping what the previous lock has unless it is to be upgraded. Writes nothing."""
     from imagebuilder.lock.resolve import lock_stack
 
     return lock_stack(
-        stack,
-        context.settings,
-        context.cache,
-        context.reporter,
-        previous=previous_lock(context, stack),
-        upgrade=upgrade,
+        stack, context.settings, context.cache, context.reporter, previous=previous, upgrade=upgrade
     )
 
 

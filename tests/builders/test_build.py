@@ -282,3 +282,15 @@ def test_a_shipped_stack_writes_nothing_where_it_is_shipped(machine: Machine) ->
     outcome = machine.run("build", "--builder", "direct", "demo", "--offline")
     assert outcome.code == 13
     assert sorted(shipped_folder().rglob("*")) == before
+
+
+def test_a_damaged_lock_is_made_anew(small: Small, machine: Machine) -> None:
+    """As a merge leaves it; the way out that the error names works."""
+    assert machine.run("lock", "s").code == 0
+    good = small.lock.read_bytes()
+    small.lock.write_bytes(good.replace(b"[[packages]]", b"<<<<<<< ours\n[[packages]]", 1))
+    refused = machine.run("build", "s", "--builder", "direct")
+    assert refused.code == 4 and "imagebuilder lock s" in refused.err
+    locked = machine.run("lock", "s")
+    assert locked.code == 0 and "resolved anew" in locked.err
+    assert small.lock.read_bytes() == good

@@ -138,7 +138,9 @@ class DockerRuntime:
             try:
                 try:
                     status = int(container.wait(timeout=timeout)["StatusCode"])
-                except (requests.ReadTimeout, requests.ConnectionError):
+                except (requests.ReadTimeout, requests.ConnectionError) as error:
+                    if "timed out" not in str(error):  # the engine itself is gone
+                        raise
                     raise NotAccepted(f"{script.name} did not end within {timeout:g} s") from None
                 if status:
                     lines = container.logs(tail=LOG_LINES).decode(errors="replace").splitlines()

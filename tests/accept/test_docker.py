@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,14 @@ import jsonschema
 import pytest
 
 from imagebuilder.accept import results
-from imagebuilder.accept.container import OWNER
+from imagebuilder.accept.container import OWNER, DockerRuntime, owner_now
 from imagebuilder.accept.model import RunResult
 from imagebuilder.accept.record import Record
 from imagebuilder.accept.schema import schema_of
+from imagebuilder.accept.server import Launch, Script
+from imagebuilder.builders.docker.engine import Engine
+from imagebuilder.errors import MachineLacks
+from imagebuilder.progress import Silent
 from tests.accept.test_cli import placed
 from tests.support.command import Machine, outcome_of
 from tests.support.engine import SCRIPT, TestEngine, find_engine, private_engine
@@ -167,16 +172,28 @@ def test_a_server_is_killed(own_engine: TestEngine, layout: Path, tmp_path: Path
     assert containers(own_engine) == []
 
 
+def a_long_script(engine: TestEngine, image: str) -> bytes:
+    with Engine.connect(engine.environment) as connected:
+        nobody = owner_now().partition("/")[0] + "/999999999/1"  # so that it is left, and found
+        runtime = DockerRuntime(connected, image, "test", nobody, Silent())
+        script = Script(name="sleeping", source="import time; time.sleep(600)", data=b"")
+        return runtime.run(script, Launch(arm="baseline", command=(), port=8000, gpus="none"), 600)
+
+
 def test_the_engine_is_killed(own_engine: TestEngine, layout: Path, tmp_path: Path) -> None:
     machine = ready(tmp_path, layout, own_engine, ("rounds = 2", LONG))
     process = machine.start("accept", "demo", "--quiet")
     try:
         until(lambda: units(machine) > 1, process)
+        script = ThreadPoolExecutor(1).submit(a_long_script, own_engine, servers(own_engine)[0]["Image"])
+        until(lambda: len(containers(own_engine)) == 3, process)
         pid = int((Path(own_engine.host.removeprefix("unix://")).parent / "docker.pid").read_text())
         os.kill(pid, signal.SIGKILL)
         done = outcome_of(process)
     finally:
         start(own_engine)
+    with pytest.raises(MachineLacks, match="sleeping cannot be run in the image"):
+        script.result(60)
     assert done.code == 6, done.err
     assert "the Docker Engine stopped answering in the middle of the acceptance" in done.err
     assert "Traceback" not in done.err

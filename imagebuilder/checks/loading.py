@@ -6,6 +6,7 @@ import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from imagebuilder.checks.model import Check, Code, Finding, Severity
 from imagebuilder.checks.subject import Loading, Subject
@@ -41,10 +42,10 @@ MISSING = Code(
 PLUGIN = Code(
     code="lib.missing-for-plugin",
     severity="note",
-    meaning="a library that nothing loads by itself needs another that the loader finds nowhere",
+    meaning="a library that is only loaded when it is asked for needs another that the loader finds nowhere",
     consequence="that optional part (a transport, a plug-in, a backend) is not available",
     remedy="install what it needs, if the part is wanted",
-    tables=("systems",),
+    tables=("systems", "optional"),
 )
 SCOPE = Code(
     code="abi.not-in-scope",
@@ -85,7 +86,9 @@ def run(subject: Subject) -> Iterator[Finding]:
         verdict = loading.best
         if verdict.kind == "loads":
             continue
-        yield from _findings(subject, loading, verdict, _is_plugin(subject, loading, needed))
+        feature = _feature(subject, loading)
+        plugin = bool(feature) or _is_plugin(subject, loading, needed)
+        yield from _findings(subject, loading, verdict, plugin, feature)
     yield from _rpaths(subject)
 
 
@@ -110,7 +113,9 @@ def _rpaths(subject: Subject) -> Iterator[Finding]:
             )
 
 
-def _findings(subject: Subject, loading: Loading, verdict: Verdict, plugin: bool) -> Iterator[Finding]:
+def _findings(
+    subject: Subject, loading: Loading, verdict: Verdict, plugin: bool, feature: str
+) -> Iterator[Finding]:
     outcome, name = verdict.outcome, posixpath.basename(verdict.path)
     at = _At(loading, verdict.path, "note" if plugin else None)
     others = tuple(f"also: {v.path}" for v in loading.verdicts if v is not verdict)[:3]
@@ -122,7 +127,7 @@ def _findings(subject: Subject, loading: Loading, verdict: Verdict, plugin: bool
         yield at.finding(
             PLUGIN if plugin else MISSING,
             f"{name} needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} nowhere",
-            (*evidence, *others),
+            (*evidence, *others, *([f"it is for {feature}"] if feature else [])),
             _where(subject, missing),
         )
     if outcome.versions:
@@ -183,6 +188,13 @@ class _At:
             package=self.loading.wheel,
             path=self.path,
         )
+
+
+def _feature(subject: Subject, loading: Loading) -> str:
+    """What an extension module serves that its package does without, by the table; empty: it is needed."""
+    rows = [r for r in subject.tables.optional if r["package"] == loading.wheel]
+    path = loading.best.path
+    return next((str(row["feature"]) for row in rows if fnmatchcase(path, row["library"])), "")
 
 
 def _is_plugin(subject: Subject, loading: Loading, needed: set[str]) -> bool:

@@ -29,6 +29,7 @@ class Tables:
     gpus: Mapping[str, Any] = field(default_factory=dict)
     toolchain: Mapping[str, Any] = field(default_factory=dict)
     couplings: Rows = ()
+    optional: Rows = ()
     registries: Mapping[str, Any] = field(default_factory=dict)
     serving: Mapping[str, Any] = field(default_factory=dict)
     systems: Mapping[str, Any] = field(default_factory=dict)
@@ -49,6 +50,7 @@ def load_tables() -> Tables:
         gpus=table("gpu_features"),
         toolchain=table("toolchain"),
         couplings=table("couplings")["coupling"],
+        optional=table("optional")["optional"],
         registries=table("registries"),
         serving=table("serving"),
         systems=table("systems"),

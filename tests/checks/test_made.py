@@ -128,6 +128,18 @@ def test_a_range_that_only_an_extra_states(tmp_path: Path) -> None:
     assert "require.outside-extra" not in codes(met)
 
 
+def test_an_extension_that_its_package_does_without(tmp_path: Path) -> None:
+    elf = {
+        "numba/np/ufunc/tbbpool.cpython-311-x86_64-linux-gnu.so": library(needed=("libtbb.so.12",)),
+        "numba/core/_core.cpython-311-x86_64-linux-gnu.so": library(needed=("libelsewhere.so.1",)),
+    }
+    found = find(made_subject({"numba": wheel("numba", elf=elf)}, tmp_path))
+    severity = {f.path.rsplit("/", 1)[1].split(".")[0]: (f.code, f.severity) for f in found if f.path}
+    assert severity["tbbpool"] == ("lib.missing-for-plugin", "note")
+    assert severity["_core"] == ("lib.missing", "error")
+    assert any("TBB" in line for f in found for line in f.evidence)
+
+
 def test_an_override_of_nothing(tmp_path: Path) -> None:
     finding = codes(made_subject({"made": wheel()}, tmp_path))["require.override-unused"]
     assert finding.severity == "warning" and "nothing requires nvidia-cudnn-cu12" in finding.what

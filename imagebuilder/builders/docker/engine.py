@@ -30,6 +30,7 @@ T = TypeVar("T")
 DEFAULT_HOST = "unix:///var/run/docker.sock"
 _CHUNK = 1 << 20
 _SECONDS = 60
+_WORK_SECONDS = 3600  # a large image is unpacked, saved or removed in minutes in which the engine says nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +127,15 @@ class Engine:
         """The SDK's lower layer, of which its type stubs know only a part."""
         return self.client.api
 
+    @contextmanager
+    def _patiently(self) -> Iterator[None]:
+        """For work in which the engine may say nothing for minutes."""
+        before, self._api.timeout = self._api.timeout, _WORK_SECONDS
+        try:
+            yield
+        finally:
+            self._api.timeout = before
+
     # ---------------------------------------------------------------- images
 
     def load(self, image: Image, names: Sequence[ImageRef], reporter: Reporter) -> None:
@@ -135,6 +145,7 @@ class Engine:
         total = sum(layer.descriptor.size for layer in image.layers)
         with (
             reporter.task("loading into the engine", total=total) as task,
+            self._patiently(),
             self._errors(f"the engine does not take the image {names[0] if names else image.config_digest}"),
             closing(_piped(lambda out: stream_archive(out, image, names))) as chunks,
         ):
@@ -185,13 +196,17 @@ class Engine:
         """Take a name away, and the image with its last one. No error where there is none."""
         import docker
 
-        with self._errors(f"{name} cannot be removed"), suppress(docker.errors.ImageNotFound):
+        with (
+            self._patiently(),
+            self._errors(f"{name} cannot be removed"),
+            suppress(docker.errors.ImageNotFound),
+        ):
             self.client.api.remove_image(str(name))
 
     def saved(self, name: str, folder: Path, read: Callable[[Iterator[bytes], Path], T]) -> T:
         """What `read` makes of the image's `docker save` stream; `folder` is made for it."""
         folder.mkdir()
-        with self._errors(f"the engine cannot save {name}"):
+        with self._patiently(), self._errors(f"the engine cannot save {name}"):
             return read(self.client.api.get_image(name, chunk_size=_CHUNK), folder)
 
     def push(self, name: ImageRef, credential: Credential | None, reporter: Reporter) -> Digest:
@@ -205,6 +220,7 @@ class Engine:
         done: dict[str, int] = {}
         with (
             reporter.task(f"pushing {name}") as task,
+            self._patiently(),
             self._errors(f"{name} cannot be pushed", PushFailed, hint=f"docker login {name.registry}"),
         ):
             # An empty login keeps the SDK from looking for one itself, in this process's own environment.
@@ -278,7 +294,7 @@ class Engine:
     @contextmanager
     def exporting(self, identity: str) -> Iterator[Iterator[bytes]]:
         """A container's file system as a tar, in pieces; it may be left before its end."""
-        with self._errors(f"the engine cannot export {identity}"):
+        with self._patiently(), self._errors(f"the engine cannot export {identity}"):
             chunks = self.client.api.export(identity, chunk_size=_CHUNK)
             try:
                 yield iter(chunks)

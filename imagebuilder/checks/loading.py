@@ -117,8 +117,10 @@ def _findings(
     subject: Subject, loading: Loading, verdict: Verdict, plugin: bool, feature: str
 ) -> Iterator[Finding]:
     outcome, name = verdict.outcome, posixpath.basename(verdict.path)
-    at = _At(loading, verdict.path, "note" if plugin else None)
+    unread = sorted({*subject.unread, *subject.gone})  # any of them may have what is missing
+    at = _At(loading, verdict.path, "note" if plugin else "warning" if unread else None)
     others = tuple(f"also: {v.path}" for v in loading.verdicts if v is not verdict)[:3]
+    others += (f"not read, and may have it: {', '.join(unread[:3])}",) if unread else ()
     if outcome.libraries:
         missing = sorted({m.name for m in outcome.libraries})
         evidence = [
@@ -132,7 +134,8 @@ def _findings(
         )
     if outcome.versions:
         wanted = sorted({f"{v.version} of {v.library}" for v in outcome.versions})
-        yield at.finding(VERSION, f"{name} wants {', '.join(wanted[:3])}", wanted[:_MOST], VERSION.remedy)
+        what = f"{name} wants {', '.join(wanted[:3])}"
+        yield at.finding(VERSION, what, (*wanted[:_MOST], *others), VERSION.remedy)
     symbols = list(dict.fromkeys(str(s.symbol) for s in outcome.symbols))
     if symbols and not outcome.libraries:
         shown = [f"undefined: {s}" for s in symbols[:_MOST]]

@@ -128,6 +128,14 @@ def test_a_range_that_only_an_extra_states(tmp_path: Path) -> None:
     assert "require.outside-extra" not in codes(met)
 
 
+def test_what_a_wheel_that_was_not_read_may_have_is_no_error(tmp_path: Path) -> None:
+    made = wheel(elf={"made/_x.abi3.so": library(needed=("libelsewhere.so.1",))})
+    subject = made_subject({"made": made}, tmp_path)
+    assert codes(subject)["lib.missing"].severity == "error"
+    found = codes(replace(subject, unread={"torch": "it is not here"}))["lib.missing"]
+    assert found.severity == "warning" and "not read, and may have it: torch" in found.evidence
+
+
 def test_an_extension_that_its_package_does_without(tmp_path: Path) -> None:
     elf = {
         "numba/np/ufunc/tbbpool.cpython-311-x86_64-linux-gnu.so": library(needed=("libtbb.so.12",)),

@@ -51,6 +51,11 @@ class Outcome:
     def json(self) -> Any:
         return validated(json.loads(self.out)["kind"], self.out)
 
+    @property
+    def open(self) -> set[tuple[str, str]]:
+        """(code, place) of those that no waiver covers."""
+        return {(f["code"], f["place"]) for f in self.json["findings"] if f["waived"] is None}
+
     def finding(self, code: str, package: str = "") -> dict[str, Any]:
         """The one that is not waived, of `check --json`."""
         found = [f for f in self.json["findings"] if f["code"] == code and f["place"].startswith(package)]
@@ -275,6 +280,10 @@ def test_from_a_first_attempt_to_cu130(afternoon: Afternoon) -> None:
     found = call("check", "mine", "--json")
     still = [f for f in found.json["findings"] if f["waived"] is None and f["severity"] != "note"]
     assert found.code == 0 and not still, still
+    for waiver in re.findall(r"(?ms)^\[\[waive\]\]\n.*?\n\n", shipped):  # and each waiver is needed
+        afternoon.path.write_text(shipped.replace(waiver, "", 1))
+        back = call("check", "mine", "--json").open - found.open
+        assert {code for code, _ in back} == {waiver.split('"')[1]}
 
 
 def recon(call: Callable[..., Outcome], package: str, *more: str) -> list[dict[str, Any]]:

@@ -7,9 +7,11 @@ value turns this into an error of `imagebuilder.errors` with file and key.
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import re
 from dataclasses import dataclass
 from functools import total_ordering
+from urllib.parse import urlsplit
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
@@ -185,3 +187,16 @@ class ImageRef:
 
     def __str__(self) -> str:
         return self.name + (f":{self.tag}" if self.tag else "") + (f"@{self.digest}" if self.digest else "")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether this name or address, with a port or not, is this machine; 127.example.com is not."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        pass
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or name.endswith(".localhost") or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False

@@ -25,6 +25,7 @@ from imagebuilder.errors import ArtefactUnusable, MachineLacks
 from imagebuilder.index.credentials import Credentials
 from imagebuilder.index.local import FileAdapter
 from imagebuilder.settings import Login, Settings, redact, split_login
+from imagebuilder.values import is_loopback
 
 ATTEMPTS = 5
 LONGEST_PAUSE = 60.0
@@ -187,16 +188,6 @@ def _listed(host: str, no_proxy: str) -> bool:
             if ipaddress.ip_address(host) in ipaddress.ip_network(item, strict=False):
                 return True
     return False
-
-
-def is_loopback(host: str) -> bool:
-    """Whether this host name or address is this machine. A name such as 127.example.com is not."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,9 +22,9 @@ from imagebuilder.oci.download import Download
 from imagebuilder.oci.model import Manifest
 from imagebuilder.oci.problems import Errand, misbehaves
 from imagebuilder.oci.referrers import Referrers
-from imagebuilder.oci.transport import Broken, Transport, is_loopback, read_all
+from imagebuilder.oci.transport import Broken, Transport, read_all
 from imagebuilder.oci.upload import Body, Uploads
-from imagebuilder.values import Digest
+from imagebuilder.values import Digest, is_loopback
 
 if TYPE_CHECKING:
     import requests

@@ -6,7 +6,6 @@ else, wherever a redirect or an upload's address leads.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlencode, urljoin, urlsplit
@@ -16,6 +15,7 @@ from imagebuilder.oci import problems
 from imagebuilder.oci.auth import Authorizer, AuthProblem, Scopes, TokenReply
 from imagebuilder.oci.credentials import Credential
 from imagebuilder.oci.problems import Errand, Secrets
+from imagebuilder.values import is_loopback
 
 if TYPE_CHECKING:
     import requests
@@ -40,17 +40,6 @@ class Stream(Protocol):
 
     def __iter__(self) -> Iterator[bytes]:
         """The bytes, from the beginning."""
-
-
-def is_loopback(host: str) -> bool:
-    """Whether `host` (with a port or not) is this machine."""
-    name = urlsplit(f"//{host}").hostname or ""
-    if name == "localhost" or name.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
 
 
 def origin(url: str) -> tuple[str, str, int]:

@@ -23,9 +23,9 @@ from imagebuilder.index.http import (
     Unreachable,
     expect,
     fetch,
-    is_loopback,
 )
 from imagebuilder.settings import Login, Settings
+from imagebuilder.values import is_loopback
 from tests.index.conftest import Pauses
 from tests.support.http_server import Fault, Reply, Request, Server
 

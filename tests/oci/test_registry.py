@@ -18,11 +18,10 @@ from imagebuilder.oci.descriptor import DOCKER_INDEX, OCI_INDEX, OCI_LAYER_GZIP,
 from imagebuilder.oci.image import Image
 from imagebuilder.oci.push import push_image
 from imagebuilder.oci.registry import Registry
-from imagebuilder.oci.transport import is_loopback
 from imagebuilder.oci.upload import FileBody
 from imagebuilder.progress import Silent, Task
 from imagebuilder.settings import Settings
-from imagebuilder.values import Digest
+from imagebuilder.values import Digest, is_loopback
 from tests.support.fake_registry import Answer, FakeRegistry, Handler, cut, drop, status
 
 CANARY = "s3cr3t-canary-7f"

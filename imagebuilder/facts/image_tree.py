@@ -6,7 +6,6 @@ Source: OCI image-spec, layer.md (whiteouts).
 
 from __future__ import annotations
 
-import gzip
 import re
 import tarfile
 import zlib
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from imagebuilder.errors import ArtefactUnusable
+from imagebuilder.oci.inflate import decompressed
 
 DIRECTORY, FILE, SYMLINK = "directory", "file", "symlink"
 
@@ -187,7 +187,7 @@ def layer_entries(layer: Path) -> Iterator[tuple[tarfile.TarInfo, list[str], For
 
     try:
         with layer.open("rb") as file:
-            stream = Forward(_decompressed(file), layer.name)
+            stream = Forward(decompressed(file), layer.name)
             with tarfile.open(
                 fileobj=stream,  # type: ignore[call-overload]
                 mode="r:",
@@ -215,25 +215,6 @@ def _joined(folder: Sequence[str], target: str, rest: Sequence[str]) -> str:
         elif part not in {"", "."}:
             parts.append(part)
     return "/".join(parts)
-
-
-def _decompressed(file: BinaryIO) -> Any:
-    magic = file.read(4)
-    file.seek(0)
-    if magic[:2] == b"\x1f\x8b":
-        try:
-            from isal import igzip
-
-            return igzip.IGzipFile(fileobj=file)  # type: ignore[no-untyped-call]
-        except ImportError:
-            return gzip.GzipFile(fileobj=file)
-    if magic == b"\x28\xb5\x2f\xfd":
-        import zstandard
-
-        return zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(
-            file, read_across_frames=True
-        )
-    return file
 
 
 class Forward:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator
 from types import ModuleType
-from typing import Any
+from typing import IO, Any
 
 STEP = 1 << 18  # bytes of output at a time: they are still in the CPU's cache when they are hashed
 
@@ -76,3 +76,25 @@ def inflate(chunks: Iterable[Buffer], size: int) -> Iterator[bytes]:
         raise InflateError("the deflate stream ends early")
     if left:
         raise InflateError(f"it inflates to {size - left} bytes, not to the declared {size}")
+
+
+def decompressed(file: IO[bytes]) -> Any:
+    """The stream inside a layer's blob: tar as it is, in gzip, or in zstd. Reading it raises their errors."""
+    magic = file.read(4)
+    file.seek(0)
+    if magic[:2] == b"\x1f\x8b":
+        try:
+            from isal import igzip
+
+            return igzip.IGzipFile(fileobj=file)  # type: ignore[no-untyped-call]
+        except ImportError:
+            import gzip
+
+            return gzip.GzipFile(fileobj=file)
+    if magic == b"\x28\xb5\x2f\xfd":
+        import zstandard
+
+        return zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(
+            file, read_across_frames=True
+        )
+    return file

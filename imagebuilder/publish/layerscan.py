@@ -13,10 +13,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 from imagebuilder.errors import ArtefactUnusable
 from imagebuilder.oci.archive import SmallHeaders
+from imagebuilder.oci.inflate import decompressed
 
 _CHUNK = 1 << 20
 _MAX_KEPT = 64 << 20  # bytes of one file that is read whole; dpkg's status has about 1 MB, a RECORD 2 MB
@@ -98,18 +99,18 @@ def open_layer(path: Path) -> Iterator[tarfile.TarFile]:
     with (
         errors_of_reading(path.name),
         path.open("rb") as file,
-        open_tar(_decompressed(file), path.name) as tar,
+        open_tar(decompressed(file), path.name) as tar,
     ):
         yield tar
 
 
 @contextmanager
-def open_tar(stream: IO[bytes], name: str) -> Iterator[tarfile.TarFile]:
+def open_tar(stream: Any, name: str) -> Iterator[tarfile.TarFile]:
     """A tar in a stream, to be read once from its beginning. Errors as `open_layer`."""
     with (
         errors_of_reading(name),
         tarfile.open(
-            fileobj=cast("IO[bytes]", stream),
+            fileobj=stream,
             mode="r|",
             tarinfo=SmallHeaders,
             encoding="utf-8",
@@ -135,27 +136,6 @@ def errors_of_reading(name: str) -> Iterator[None]:
         yield
     except (tarfile.TarError, OSError, EOFError, zlib.error, zstandard.ZstdError, UnicodeError) as error:
         raise ArtefactUnusable(f"{name} cannot be read as a layer", seen=str(error)[:200]) from None
-
-
-def _decompressed(file: IO[bytes]) -> Any:
-    magic = file.read(4)
-    file.seek(0)
-    if magic[:2] == b"\x1f\x8b":
-        try:
-            from isal import igzip
-
-            return igzip.IGzipFile(fileobj=file)  # type: ignore[no-untyped-call]
-        except ImportError:
-            import gzip
-
-            return gzip.GzipFile(fileobj=file)
-    if magic == b"\x28\xb5\x2f\xfd":
-        import zstandard
-
-        return zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(
-            file, read_across_frames=True
-        )
-    return file
 
 
 class _Scan:

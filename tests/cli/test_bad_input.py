@@ -24,8 +24,7 @@ import pytest
 from imagebuilder.index import debian_release
 from imagebuilder.index.http import Session, _Retry
 from imagebuilder.values import Digest
-from tests.cli.conftest import Outcome
-from tests.support.command import Machine, leftovers, outcome_of, wrong_artefacts
+from tests.support.command import Machine, Outcome, leftovers, outcome_of, wrong_artefacts
 from tests.support.debian import FakeArchive, file, make_deb, packages_text, stanza
 from tests.support.fake_registry import Answer, FakeRegistry, cut, drop, status
 from tests.support.http_server import Fault, Server

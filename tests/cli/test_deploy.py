@@ -17,7 +17,7 @@ from imagebuilder.oci.push import push_image
 from imagebuilder.oci.registry import Registry
 from imagebuilder.settings import Settings
 from imagebuilder.values import Digest, Platform
-from tests.cli.conftest import Outcome
+from tests.support.command import Outcome
 from tests.support.fake_registry import FakeRegistry
 
 Run = Callable[..., Outcome]

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.conftest import Outcome
-from tests.support.command import Machine
+from tests.support.command import Machine, Outcome
 from tests.support.debian import FakeArchive, packages_text, stanza
 from tests.support.http_server import Fault, Reply, Server
 

@@ -10,7 +10,7 @@ import pytest
 from imagebuilder.facts.image_tree import ImageTree
 from imagebuilder.lock.pylock import read_lock
 from imagebuilder.oci.layout import read_layout
-from tests.cli.conftest import Outcome
+from tests.support.command import Outcome
 
 BASE = """\
 schema = 1

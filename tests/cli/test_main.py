@@ -12,7 +12,7 @@ import pytest
 from imagebuilder.cli import main as frame
 from imagebuilder.cli.main import VERBS
 from imagebuilder.errors import ArtefactUnusable
-from tests.cli.conftest import Outcome
+from tests.support.command import Outcome
 
 Call = Callable[..., Outcome]
 

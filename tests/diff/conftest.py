@@ -1,54 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from tests.support.fixtures import imagebuilder, real_registry, small
 
-import pytest
-
-from imagebuilder.cli.main import run
-from tests.support.command import Outcome
-from tests.support.http_server import Server
-from tests.support.registry import TestRegistry, run_registry
-from tests.support.small import Small
-
-
-@pytest.fixture(scope="session")
-def real_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestRegistry]:
-    """A real registry without logins, for the whole run: use repositories of your own."""
-    with run_registry(tmp_path_factory.mktemp("registry")) as registry:
-        yield registry
-
-
-@pytest.fixture
-def imagebuilder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., Outcome]:
-    """`imagebuilder(*arguments)` in a folder `work`; nothing of this user's configuration is seen."""
-    folder = tmp_path / "work"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("IMAGEBUILDER_CACHE_DIR", str(tmp_path / "cache"))
-
-    def call(*arguments: str) -> Outcome:
-        capsys.readouterr()
-        code = run(list(arguments))
-        captured = capsys.readouterr()
-        return Outcome(code=code, out=captured.out, err=captured.err)
-
-    return call
-
-
-@pytest.fixture
-def small(
-    imagebuilder: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Small]:
-    """The stack `s` of two wheels, written into the folder `work`."""
-    with Server() as server:
-        made = Small(tmp_path / "work", server)
-        for name, value in made.environment.items():
-            monkeypatch.setenv(name, value)
-        made.wheel("one")
-        made.wheel("two")
-        made.write("one", "two")
-        yield made
+__all__ = ["imagebuilder", "real_registry", "small"]

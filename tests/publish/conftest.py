@@ -1,45 +1,18 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from imagebuilder.cache import Cache
-from imagebuilder.cli.main import run
 from imagebuilder.oci.image import Image
 from imagebuilder.oci.registry import Registry
 from imagebuilder.settings import Settings
 from tests.support import images
-from tests.support.command import Outcome
-from tests.support.fake_registry import FakeRegistry
-from tests.support.http_server import Server
-from tests.support.registry import TestRegistry, run_registry
-from tests.support.small import Small
+from tests.support.fixtures import cache, each_registry, fake, imagebuilder, real_registry, settings, small
 
-
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return Settings(cache_dir=tmp_path / "cache", timeout=10)
-
-
-@pytest.fixture
-def cache(settings: Settings) -> Cache:
-    return Cache(settings.cache_dir)
-
-
-@pytest.fixture
-def fake() -> Iterator[FakeRegistry]:
-    with FakeRegistry() as registry:
-        yield registry
-
-
-@pytest.fixture(scope="session")
-def real_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestRegistry]:
-    """A real registry without logins, for the whole run: use repositories of your own."""
-    with run_registry(tmp_path_factory.mktemp("registry")) as registry:
-        yield registry
+__all__ = ["cache", "each_registry", "fake", "imagebuilder", "real_registry", "settings", "small"]
 
 
 @pytest.fixture
@@ -56,38 +29,3 @@ def image(tmp_path: Path) -> Image:
 @pytest.fixture
 def make_image(tmp_path: Path) -> Callable[..., Image]:
     return partial(images.make_image, tmp_path / "blobs")
-
-
-@pytest.fixture
-def imagebuilder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., Outcome]:
-    """`imagebuilder(*arguments)` in a folder `work`; nothing of this user's configuration is seen."""
-    folder = tmp_path / "work"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("IMAGEBUILDER_CACHE_DIR", str(tmp_path / "cache"))
-
-    def call(*arguments: str) -> Outcome:
-        capsys.readouterr()
-        code = run(list(arguments))
-        captured = capsys.readouterr()
-        return Outcome(code=code, out=captured.out, err=captured.err)
-
-    return call
-
-
-@pytest.fixture
-def small(
-    imagebuilder: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Small]:
-    """The stack `s` of two wheels, written into the folder `work`."""
-    with Server() as server:
-        made = Small(tmp_path / "work", server)
-        for name, value in made.environment.items():
-            monkeypatch.setenv(name, value)
-        made.wheel("one")
-        made.wheel("two")
-        made.write("one", "two")
-        yield made

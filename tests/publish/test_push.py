@@ -215,6 +215,26 @@ def test_build_push_pull_and_push_again(
     assert json.loads(copied.out)["manifest"] == pulled.out.strip()
 
 
+def test_another_registry_takes_all_of_it(
+    imagebuilder: Command, small: Small, each_registry: TestRegistry, repository: str
+) -> None:
+    """Push, evidence, tags, pull and copy; what this machine counts as there already may differ."""
+    assert imagebuilder("build", "s", "--builder", "direct").code == 0
+    place = f"{each_registry.host}/{repository}-each"
+    done = imagebuilder("push", "s", "--to", place, "--tag", "a", "--tag", "b", "--json")
+    assert done.code == 0, done.err
+    pushed = json.loads(done.out)
+    assert pushed["blobs"]["sent"] > 0 and pushed["tags"] == ["a", "b"] and len(pushed["evidence"]) == 2
+    again = json.loads(imagebuilder("push", "s", "--to", f"{place}:b", "--json").out)
+    assert again["blobs"]["sent"] == 0 and again["evidence"] == pushed["evidence"]
+    seen = json.loads(imagebuilder("evidence", f"{place}:a", "--require", "sbom", "--json").out)
+    assert [e["verified"] for e in seen["evidence"]] == [True, True]
+    pulled = imagebuilder("pull", f"{place}:b", "--output", "images/back")
+    assert pulled.out.strip() == pushed["manifest"]
+    copied = imagebuilder("push", "images/back", "--to", f"{place}-copy", "--tag", "x", "--json")
+    assert json.loads(copied.out)["manifest"] == pushed["manifest"]
+
+
 def test_a_changed_line_of_a_patch_moves_one_layer(
     imagebuilder: Command, small: Small, real_registry: TestRegistry, repository: str
 ) -> None:

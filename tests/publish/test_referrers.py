@@ -95,8 +95,8 @@ def test_with_a_tag_in_its_place(fake: FakeRegistry, connect: Connect, image: Im
     assert dict(index.manifests[1].annotations) == {"dev.imagebuilder.outcome": "pass"}
 
 
-def test_a_real_registry_of_the_old_kind(real_registry: TestRegistry, connect: Connect, image: Image) -> None:
-    registry = connect(real_registry.host)
+def test_a_real_registry_of_the_old_kind(each_registry: TestRegistry, connect: Connect, image: Image) -> None:
+    registry = connect(each_registry.host)
     repository = f"referrers/{image.digest.short}"
     push_image(registry, repository, image, ["1.0"])
     digest = attach(registry, repository, image.descriptor, SBOM)

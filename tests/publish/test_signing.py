@@ -59,8 +59,8 @@ def built(imagebuilder: Command, small: Small) -> None:
 
 
 @pytest.fixture
-def place(real_registry: TestRegistry, tmp_path: Path) -> str:
-    return f"{real_registry.host}/signing/{Digest.of(str(tmp_path).encode()).short}"
+def place(each_registry: TestRegistry, tmp_path: Path) -> str:
+    return f"{each_registry.host}/signing/{Digest.of(str(tmp_path).encode()).short}"
 
 
 def push(imagebuilder: Command, reference: str, *more: str, what: str = "s") -> dict[str, Any]:

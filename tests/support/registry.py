@@ -90,24 +90,55 @@ def run_registry(folder: Path, *, login: str = "", tls: bool = False) -> Iterato
             registry.host = f"127.0.0.1:{port}"
             config["http"]["addr"] = registry.host
             (folder / "config.yml").write_text(json.dumps(config))  # JSON is YAML
-            if process := _start(program, folder / "config.yml", registry):
+            if process := _start([program, "serve", str(folder / "config.yml")], registry):
                 break
         else:
             pytest.fail(f"the registry does not start:\n{registry.log.read_text()[-3000:]}")
-        try:
+        with _stopped_at_the_end(process, registry):
             yield registry
-        finally:
-            process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(10)
-            process.kill()
-            process.wait()
-            shutil.rmtree(registry.storage, ignore_errors=True)
 
 
-def _start(program: str, config: Path, registry: TestRegistry) -> subprocess.Popen[bytes] | None:
+@contextlib.contextmanager
+def run_crane(folder: Path) -> Iterator[TestRegistry]:
+    """The registry of go-containerregistry, another implementation, with its storage on disk.
+
+    Only a newer Debian has it (scripts/debian-tools); without it the test skips.
+    """
+    program = shutil.which("crane")
+    if (
+        program is None
+        or b"registry" not in subprocess.run([program, "--help"], capture_output=True, check=False).stdout
+    ):
+        pytest.skip("crane is not installed (scripts/debian-tools FOLDER crane)")
+    registry = TestRegistry(host="", storage=folder / "storage", log=folder / "registry.log")
+    registry.storage.mkdir(parents=True)
+    for _ in range(5):
+        registry.host = f"127.0.0.1:{_free_port()}"
+        words = [program, "registry", "serve", "--address", registry.host, "--disk", str(registry.storage)]
+        if process := _start(words, registry):
+            break
+    else:
+        pytest.fail(f"crane's registry does not start:\n{registry.log.read_text()[-3000:]}")
+    with _stopped_at_the_end(process, registry):
+        yield registry
+
+
+@contextlib.contextmanager
+def _stopped_at_the_end(process: subprocess.Popen[bytes], registry: TestRegistry) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(10)
+        process.kill()
+        process.wait()
+        shutil.rmtree(registry.storage, ignore_errors=True)
+
+
+def _start(words: list[str], registry: TestRegistry) -> subprocess.Popen[bytes] | None:
     with registry.log.open("ab") as log:
-        process = subprocess.Popen([program, "serve", str(config)], stdout=log, stderr=log)
+        process = subprocess.Popen(words, stdout=log, stderr=log)
     host, port = registry.host.split(":")
     end = time.monotonic() + _START_SECONDS
     while process.poll() is None and time.monotonic() < end:

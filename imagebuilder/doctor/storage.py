@@ -20,6 +20,8 @@ from imagebuilder.errors import ArtefactUnusable, MachineLacks
 from imagebuilder.lock.model import Lock
 from imagebuilder.oci.layout import MARKER
 from imagebuilder.publish.built import RECORD_SUFFIX, BuildRecord, BuiltImage, read_built, read_record
+from imagebuilder.publish.carried import SUFFIX
+from imagebuilder.publish.carried import beside as evidence_beside
 from imagebuilder.values import Digest
 
 DAY = 86400.0
@@ -129,6 +131,8 @@ def in_use(cache: Cache) -> str:
 def _built(folder: Path, cache: Cache) -> Iterator[tuple[Path, BuiltImage | None, BuildRecord | None]]:
     """Each image below the folder; None where it cannot be read."""
     for path in _entries(folder):
+        if path.suffix == SUFFIX and path.with_suffix("").exists():
+            continue  # what came with the image of that name
         if path.is_dir() and (path / MARKER).is_file():
             try:
                 image = read_built(path, cache)
@@ -141,15 +145,15 @@ def _built(folder: Path, cache: Cache) -> Iterator[tuple[Path, BuiltImage | None
 
 
 def _image(path: Path, image: BuiltImage | None, record: BuildRecord | None, keep: str) -> Item:
-    beside = path.with_name(f"{path.name}{RECORD_SUFFIX}")
+    beside = [b for b in (path.with_name(f"{path.name}{RECORD_SUFFIX}"), evidence_beside(path)) if b.exists()]
     digest = record.manifest.short if record else image.image.digest.short if image else ""
     size = _size([path])
     whole = sum(layer.descriptor.size for layer in image.image.layers) if image else size
     return Item(
         kind="image",
         name=path.name,
-        paths=(path, *((beside,) if beside.exists() else ())),
-        size=size,
+        paths=(path, *beside),
+        size=size + _size(beside),
         shared=max(0, whole - size),
         used=path.stat().st_mtime,
         detail=digest or "cannot be read",

@@ -15,6 +15,7 @@ from imagebuilder.cache import Cache
 from imagebuilder.values import Digest
 from tests.support.acceptances import accept
 from tests.support.command import Outcome, wrong_artefacts
+from tests.support.fake_registry import FakeRegistry
 from tests.support.small import Small
 
 Command = Callable[..., Outcome]
@@ -65,6 +66,21 @@ def test_list(imagebuilder: Command, built: Small, tmp_path: Path) -> None:
     assert found["cache"]["folders"]["artefacts"] > 80_000
     table = imagebuilder("list").out
     assert "images: 1" in table and "results: 1" in table and "artefacts" in table
+
+
+def test_evidence_that_came_with_an_image_goes_with_it(
+    imagebuilder: Command, built: Small, fake: FakeRegistry
+) -> None:
+    assert imagebuilder("push", "s", "--to", f"{fake.host}/a:x").code == 0
+    assert imagebuilder("pull", f"{fake.host}/a:x", "--output", "images/back").code == 0
+    found = json.loads(imagebuilder("list", "--json").out)
+    sizes = {image["name"]: image["size"] for image in found["images"]}
+    assert set(sizes) == {"s", "back"}
+    evidence = sum(f.stat().st_size for f in Path("images/back.evidence").rglob("*") if f.is_file())
+    assert evidence > 0 and sizes["back"] >= evidence
+    shutil.rmtree("images/back")
+    (alone,) = (i for i in json.loads(imagebuilder("list", "--json").out)["images"] if i["name"] != "s")
+    assert alone["name"] == "back.evidence" and "remove it yourself" in alone["keep"]
 
 
 def test_list_of_nothing(imagebuilder: Command) -> None:

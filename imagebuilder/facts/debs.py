@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from imagebuilder.cache import Cache
 from imagebuilder.facts.elf import ElfFacts, read_elf
@@ -55,7 +56,7 @@ def system_of(packages: Iterable[DebFacts], triplet: str) -> SystemFacts:
         if path.startswith("/usr/lib"):
             links.setdefault(path.removeprefix("/usr"), path)
     return SystemFacts(
-        libraries=_Merged(owners),
+        libraries=OwnedLibraries(owners),
         links=links,
         default_dirs=(f"/lib/{triplet}", f"/usr/lib/{triplet}", "/lib", "/usr/lib"),
         lib=f"lib/{triplet}",
@@ -63,10 +64,18 @@ def system_of(packages: Iterable[DebFacts], triplet: str) -> SystemFacts:
     )
 
 
-class _Merged(Mapping[str, ElfFacts]):
-    """Libraries of many packages, each read from its record when it is asked for."""
+class HasLibraries(Protocol):
+    """Facts of something that brings libraries: a package, a layer."""
 
-    def __init__(self, owners: dict[str, DebFacts]) -> None:
+    @property
+    def libraries(self) -> Mapping[str, ElfFacts]:
+        """By absolute path."""
+
+
+class OwnedLibraries(Mapping[str, ElfFacts]):
+    """Libraries of many packages or layers (path → whose it is), each decoded when it is asked for."""
+
+    def __init__(self, owners: Mapping[str, HasLibraries]) -> None:
         self._owners = owners
 
     def __getitem__(self, path: str) -> ElfFacts:

@@ -18,6 +18,7 @@ from typing import IO
 
 from imagebuilder.cache import Cache
 from imagebuilder.errors import ArtefactUnusable
+from imagebuilder.facts.debs import OwnedLibraries
 from imagebuilder.facts.elf import ElfFacts, read_elf
 from imagebuilder.facts.environment import SystemFacts
 from imagebuilder.facts.image_tree import layer_entries
@@ -88,7 +89,7 @@ def image_system(layers: Iterable[LayerFacts], triplet: str, python: str) -> Sys
     folders = Links(links)
     program = folders.resolve(f"/usr/bin/python{python}")
     return SystemFacts(
-        libraries=_Merged(libraries),
+        libraries=OwnedLibraries(libraries),
         links=folders,
         cache=cache,
         default_dirs=(f"/lib/{triplet}", f"/usr/lib/{triplet}", "/lib", "/usr/lib"),
@@ -131,25 +132,6 @@ class Links(Mapping[str, str]):
 
     def __len__(self) -> int:
         return len(self._links)
-
-
-class _Merged(Mapping[str, ElfFacts]):
-    """Libraries of several layers, each decoded when it is asked for."""
-
-    def __init__(self, owners: Mapping[str, LayerFacts]) -> None:
-        self._owners = owners
-
-    def __getitem__(self, path: str) -> ElfFacts:
-        return self._owners[path].libraries[path]
-
-    def __contains__(self, path: object) -> bool:
-        return path in self._owners
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._owners)
-
-    def __len__(self) -> int:
-        return len(self._owners)
 
 
 def _below(layer: LayerFacts) -> re.Pattern[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -13,6 +12,7 @@ from packaging.version import InvalidVersion, Version
 from imagebuilder.cache import Cache
 from imagebuilder.errors import ArtefactUnusable
 from imagebuilder.index.http import Session, session
+from imagebuilder.index.parallel import for_each_package
 from imagebuilder.index.simple import Indexes, IndexFile
 from imagebuilder.lock import uv
 from imagebuilder.lock.edges import Edges, find_edges
@@ -223,22 +223,7 @@ class _Work:
             return None
 
     def _parallel(self, label: str, work: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        """The results in order; the first error ends it."""
-        todo = list(items)
-        with (
-            self.reporter.task(label, total=len(todo), unit="package") as task,
-            ThreadPoolExecutor(self.settings.connections) as pool,
-        ):
-            futures = [pool.submit(work, item) for item in todo]
-            try:
-                results = []
-                for future in futures:
-                    results.append(future.result())
-                    task.advance(1)
-                return results
-            finally:
-                for future in futures:
-                    future.cancel()
+        return for_each_package(self.reporter, label, work, items, workers=self.settings.connections)
 
 
 def _differing_version(file: IndexFile, metadata: Metadata) -> str | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from packaging.utils import NormalizedName
 
+from imagebuilder.index.parallel import for_each_package
 from imagebuilder.progress import Reporter
 from imagebuilder.snapshot.compare import Comparison, changes_of, compare, is_foreign, lone_changes
 from imagebuilder.snapshot.guess import indexed_version
@@ -39,7 +39,7 @@ class Settling:
         """One answer for each, in their order. Raises ArtefactUnusable where the default index does not
         answer.
         """
-        found = self.parallel("comparing with the wheels of indexes", self._find, installed)
+        found = self._parallel("comparing with the wheels of indexes", self._find, installed)
         compared = {i.name: c for i, c in zip(installed, found, strict=True) if isinstance(c, Comparison)}
         shared = _shared(compared)
         wanted = {
@@ -54,25 +54,10 @@ class Settling:
             item, answer = pair
             return answer if isinstance(answer, Package) else self._finished(item, answer, there, shared)
 
-        return self.parallel("reading what differs", finish, list(zip(installed, found, strict=True)))
+        return self._parallel("reading what differs", finish, list(zip(installed, found, strict=True)))
 
-    def parallel(self, label: str, work: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        """The results in order; the first error ends it."""
-        todo = list(items)
-        with (
-            self.reporter.task(label, total=len(todo), unit="package") as task,
-            ThreadPoolExecutor(self.workers) as pool,
-        ):
-            futures = [pool.submit(work, item) for item in todo]
-            try:
-                results = []
-                for future in futures:
-                    results.append(future.result())
-                    task.advance(1)
-                return results
-            finally:
-                for future in futures:
-                    future.cancel()
+    def _parallel(self, label: str, work: Callable[[T], R], items: Iterable[T]) -> list[R]:
+        return for_each_package(self.reporter, label, work, items, workers=self.workers)
 
     def _bounded(self, paths: Sequence[str]) -> list[str]:
         left, kept = _MOST_BYTES, []

@@ -30,7 +30,7 @@ T = TypeVar("T")
 DEFAULT_HOST = "unix:///var/run/docker.sock"
 _CHUNK = 1 << 20
 _SECONDS = 60
-_WORK_SECONDS = 3600  # a large image is unpacked, saved or removed in minutes in which the engine says nothing
+_WORK_SECONDS = 3600  # a large image is unpacked, saved or removed in minutes of silence
 
 
 @dataclass(frozen=True, kw_only=True)

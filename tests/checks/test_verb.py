@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sarif_pydantic import Sarif
 
-from imagebuilder.cli.main import run
+from tests.support.command import Outcome
 from tests.support.http_server import Server
 from tests.support.schemas import validated
 from tests.support.small import Small
@@ -20,15 +20,12 @@ HEAD = 'gpus = ["sm_120"]\ndriver = "570.124.06"\n'
 WAIVER = '[[waive]]\ncode = "driver.too-old"\nreason = "only a rehearsal"\n'
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    code: int
-    out: str
-    err: str
+class Checked(Outcome):
+    """An outcome of `check --json`."""
 
     @property
     def findings(self) -> dict[str, dict[str, Any]]:
-        """By code; of `--json`."""
+        """By code."""
         return {f["code"]: f for f in validated("check", self.out)["findings"]}
 
 
@@ -37,34 +34,21 @@ class Bench:
     """An index, a current folder, and the command."""
 
     small: Small
-    call: Callable[..., Outcome]
+    call: Callable[..., Checked]
 
 
 @pytest.fixture
 def bench(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    imagebuilder: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Bench]:
-    folder = tmp_path / "work"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("IMAGEBUILDER_CACHE_DIR", str(tmp_path / "cache"))
-
-    def call(*arguments: str) -> Outcome:
-        capsys.readouterr()
-        code = run(list(arguments))
-        captured = capsys.readouterr()
-        assert "Traceback" not in captured.err
-        return Outcome(code=code, out=captured.out, err=captured.err)
-
     with Server() as server:
-        small = Small(folder, server)
+        small = Small(tmp_path / "work", server)
         for name, value in small.environment.items():
             monkeypatch.setenv(name, value)
         files = {"shared.txt": b"one"}
         small.wheel("nvidia_cuda_runtime", "13.0.96", files=files)
         small.wheel("other", files={"shared.txt": b"another"})
-        yield Bench(small=small, call=call)
+        yield Bench(small=small, call=lambda *words: Checked(**vars(imagebuilder(*words))))
 
 
 def test_findings_as_json_and_exit_code(bench: Bench) -> None:

@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 import uv
 
-from imagebuilder.cli.main import run
 from tests.support.command import Outcome
+from tests.support.fixtures import imagebuilder
 from tests.support.http_server import Server, SimpleIndex
 from tests.support.mirror import publish
 from tests.support.schemas import validated
+
+__all__ = ["imagebuilder"]
 
 BASE = f"registry.example/python:{sys.version_info.major}.{sys.version_info.minor}@sha256:{'ab' * 32}"
 DATED = "2026-01-01T00:00:00Z"
@@ -115,26 +117,6 @@ class Place:
         said: dict[str, Any] = validated("snapshot", outcome.out)
         said["by-name"] = {p["name"]: p for p in said["packages"]}
         return said
-
-
-@pytest.fixture
-def imagebuilder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., Outcome]:
-    """`imagebuilder(*arguments)` in a folder `work`; nothing of this user's configuration is seen."""
-    folder = tmp_path / "work"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("IMAGEBUILDER_CACHE_DIR", str(tmp_path / "cache"))
-
-    def call(*arguments: str) -> Outcome:
-        capsys.readouterr()
-        code = run(list(arguments))
-        captured = capsys.readouterr()
-        return Outcome(code=code, out=captured.out, err=captured.err)
-
-    return call
 
 
 @pytest.fixture

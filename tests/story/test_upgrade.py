@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from imagebuilder.cli.main import run
 from imagebuilder.stack import shipped_folder
 from tests.support.check_facts import recorded
+from tests.support.command import Outcome
 from tests.support.http_server import Server
 from tests.support.mirror import before_patch
 from tests.support.recorded_index import RecordedIndexes, for_cuda_13
@@ -41,11 +41,8 @@ PATCHES = 'patches = ["patches/sglang-0.5.9/*.patch"]'
 SYMM_MEM = '"--trust-remote-code", "--disable-custom-all-reduce"'
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    code: int
-    out: str
-    err: str
+class Said(Outcome):
+    """An outcome of `--json`."""
 
     @property
     def json(self) -> Any:
@@ -82,7 +79,7 @@ class Afternoon:
 
     path: Path
     server: str
-    call: Callable[..., Outcome]
+    call: Callable[..., Said]
 
     def edit(self, *replacements: tuple[str, str]) -> None:
         text = self.path.read_text()
@@ -94,7 +91,7 @@ class Afternoon:
 
 @pytest.fixture
 def afternoon(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    imagebuilder: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Afternoon]:
     work = tmp_path / "work"
     shutil.copytree(shipped_folder() / "patches", work / "stacks" / "patches")
@@ -102,21 +99,10 @@ def afternoon(
     path.write_text(
         SHIPPED.read_text().replace('name = "cu130"', 'name = "mine"').replace('"3.12"', '"3.11"')
     )
-    monkeypatch.chdir(work)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("IMAGEBUILDER_CACHE_DIR", str(tmp_path / "cache"))
-
-    def call(*arguments: str) -> Outcome:
-        capsys.readouterr()
-        code = run(list(arguments))
-        captured = capsys.readouterr()
-        assert "Traceback" not in captured.err
-        return Outcome(code=code, out=captured.out, err=captured.err)
-
     with Server() as server:
         for name, url in _indexes(server, tmp_path).items():
             monkeypatch.setenv(f"IMAGEBUILDER_INDEX_{name.upper().replace('-', '_')}_URL", url)
-        yield Afternoon(path=path, server=server.url, call=call)
+        yield Afternoon(path=path, server=server.url, call=lambda *words: Said(**vars(imagebuilder(*words))))
 
 
 def _indexes(server: Server, folder: Path) -> dict[str, str]:
@@ -286,7 +272,7 @@ def test_from_a_first_attempt_to_cu130(afternoon: Afternoon) -> None:
         assert {code for code, _ in back} == {waiver.split('"')[1]}
 
 
-def recon(call: Callable[..., Outcome], package: str, *more: str) -> list[dict[str, Any]]:
+def recon(call: Callable[..., Said], package: str, *more: str) -> list[dict[str, Any]]:
     """The rows of one package on all indexes of the stack."""
     outcome = call("recon", package, "--stack", "mine", "--json", *more)
     assert outcome.code == 0, outcome.err

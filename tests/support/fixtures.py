@@ -37,6 +37,7 @@ def imagebuilder(
         capsys.readouterr()
         code = run(list(arguments))
         captured = capsys.readouterr()
+        assert "Traceback" not in captured.err
         return Outcome(code=code, out=captured.out, err=captured.err)
 
     return call

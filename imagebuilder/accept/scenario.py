@@ -1,6 +1,6 @@
 """From the stack's [acceptance] to exactly what is run. Pure.
 
-What speculation changes silently (FACTS: SGLang's server arguments) is given to both servers by name, so that
+What speculation changes silently (SGLang's server arguments) is given to both servers by name, so that
 neither chooses for itself: the request cap, the overlap scheduler, the random seed. That is only done where
 the server is SGLang; another server gets the stack's words and nothing else.
 """

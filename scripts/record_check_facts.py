@@ -3,9 +3,10 @@
     python scripts/record_check_facts.py [OUT.json.xz]
 
 Recorded are the wheels of the shipped stacks' locks and those that a case of tests/checks/cases names. Of a
-library only those exports are kept that another one wants, of its wants what neither Python nor the C and C++
-libraries answer, of a wheel's files the libraries and what another wheel owns too. The findings on the
-shipped stacks are compared with those on the whole facts before anything is written.
+library those exports are kept that another one wants or by which it differs from another package's at that
+path; of its wants what neither Python nor the C and C++ libraries answer; of the files of a wheel the
+libraries and what another wheel owns too. The findings on the shipped stacks are compared with those on the
+whole facts before anything is written.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +117,20 @@ def _open(elf: ElfFacts) -> Iterator[Any]:
             yield wanted
 
 
+def _only_in_one(wheels: Mapping[str, WheelFacts]) -> Iterator[str]:
+    """The first names that only one of two packages' libraries at one path has; one more than is shown."""
+    owners: dict[str, list[tuple[str, ElfFacts]]] = {}
+    for filename, facts in wheels.items():
+        for path, elf in facts.elf.items():
+            owners.setdefault(path, []).append((filename.split("-")[0], elf))
+    for there in owners.values():
+        for (one, first), (two, second) in permutations(there, 2):
+            if one != two:
+                yield from (
+                    n.decode(errors="replace") for n in sorted({*first.names()} - {*second.names()})[:5]
+                )
+
+
 def extra_wheels() -> list[str]:
     """File names of wheels that cases name and no shipped lock has."""
     names: dict[str, None] = {}
@@ -166,7 +182,7 @@ def main(out: Path) -> None:
         for e in f.evidence
         if (m := re.search(r" defines (\S+)$", e))
     }
-    reducer = Reducer(wheels.values(), shown)
+    reducer = Reducer(wheels.values(), shown | set(_only_in_one(wheels)))
     owners = Counter(path for facts in wheels.values() for path in facts.files)
     shared = {path for path, count in owners.items() if count > 1 and not path.startswith("../../../bin/")}
     document = {

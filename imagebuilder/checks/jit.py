@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from imagebuilder.checks.cuda import main_major
 from imagebuilder.checks.model import Check, Code, Finding
 from imagebuilder.checks.subject import Subject
+from imagebuilder.checks.toolchain import cuda_home
 from imagebuilder.values import Release
 
 SKEW = Code(
@@ -21,7 +22,7 @@ SKEW = Code(
 MAJOR = Code(
     code="toolchain.nvcc-of-another-major",
     severity="error",
-    meaning="the nvcc that CUDA_HOME leads to is of another CUDA major than the set",
+    meaning="the nvcc that packages compile with at run time is of another CUDA major than the set",
     consequence="torch refuses to compile extensions with it, and what it compiles needs another runtime",
     remedy="CUDA_HOME and PATH of a toolkit of the set's major, in a wheel or in the base",
     tables=("toolchain",),
@@ -37,7 +38,7 @@ PRECOMPILED = Code(
 
 
 def run(subject: Subject) -> Iterator[Finding]:
-    """By the compiler at CUDA_HOME, and by rows of the table."""
+    """By the compiler that packages find, and by rows of the table."""
     yield from _skew(subject)
     for row in subject.tables.toolchain.get("precompiled", ()):
         majors = [g for g in subject.stack.target.gpus if g.capability[0] in row["capability-majors"]]
@@ -55,7 +56,7 @@ def run(subject: Subject) -> Iterator[Finding]:
 
 
 def _skew(subject: Subject) -> Iterator[Finding]:
-    home = subject.env.get("CUDA_HOME", "")
+    home, said = cuda_home(subject)
     tool = subject.tool_at(f"{home}/bin/nvcc") if home else None
     if tool is None:
         return
@@ -66,7 +67,7 @@ def _skew(subject: Subject) -> Iterator[Finding]:
             code=MAJOR.code,
             severity=MAJOR.severity,
             what=f"nvcc is of CUDA {release.parts[0]}, the set is for CUDA {main}",
-            evidence=(where, f"CUDA_HOME = {home}"),
+            evidence=(where, said),
             fix=MAJOR.remedy,
             key="env.CUDA_HOME",
         )
@@ -90,7 +91,7 @@ def _skew(subject: Subject) -> Iterator[Finding]:
 
 
 def _below(subject: Subject, path: str, home: str) -> bool:
-    return posixpath.normpath(subject.environment.absolute(path)).startswith(f"{home.rstrip('/')}/")
+    return posixpath.normpath(subject.environment.absolute(path)).startswith(f"{home}/")
 
 
 CHECK = Check(run=run, codes=(SKEW, MAJOR, PRECOMPILED))

@@ -117,12 +117,12 @@ class Subject:
 
     def tool_at(self, path: str) -> Tool | None:
         """The compiler that this path leads to, of a wheel or of a base that was read."""
-        tools = self._tools
-        place = path if path in tools else self.system.links.get(path, path)
-        return tools.get(place)
+        place = path if path in self.tools else self.system.links.get(path, path)
+        return self.tools.get(place)
 
     @cached_property
-    def _tools(self) -> Mapping[str, Tool]:
+    def tools(self) -> Mapping[str, Tool]:
+        """The compilers of wheels and of a base that was read, by path in the image."""
         ours = {self.environment.absolute(t.path): t for f in self.facts.values() for t in f.tools}
         return {**self.system.tools, **ours}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -65,6 +66,27 @@ def run(subject: Subject) -> Iterator[Finding]:
             yield from _nvcc(subject, row)
 
 
+def cuda_home(subject: Subject) -> tuple[str, str]:
+    """The folder of the toolkit that packages compile with (empty: none), and what leads there."""
+    row = subject.tables.toolchain["home"]
+    for variable in row["variables"]:
+        if subject.env.get(variable):
+            return subject.env[variable].rstrip("/"), f"{variable} = {subject.env[variable]}"
+    named = ", ".join(f"{variable} is not set" for variable in row["variables"])
+    for folder in (p.rstrip("/") for p in subject.env.get("PATH", "").split(":")):
+        if folder and _release_at(subject, f"{folder}/nvcc"):
+            return posixpath.dirname(folder), f"the first nvcc on PATH is in {folder}; {named}"
+    if _release_at(subject, f"{row['default']}/bin/nvcc"):
+        return row["default"], f"it lies where it is looked for by default; {named}"
+    return "", f"{named}, and none is on PATH or in {row['default']}"
+
+
+def _release_at(subject: Subject, path: str) -> str | None:
+    """CUDA release of the compiler at this path."""
+    tool = subject.tool_at(path)
+    return tool.release if tool else _base_release(subject, path)
+
+
 def _bundled(subject: Subject, row: Mapping[str, Any]) -> Iterator[Finding]:
     path, variable = subject.env.get(row["variable"]), row["variable"]
     own = [
@@ -100,26 +122,42 @@ def _bundled(subject: Subject, row: Mapping[str, Any]) -> Iterator[Finding]:
                 severity=PTXAS.severity,
                 what=f"the {row['tool']} that {row['package']} uses does not know {gpu}",
                 evidence=(where, *(f"{t.path}: release {t.release}" for t in used)),
-                fix=f"set {variable} to a {row['tool']} in the image that knows {gpu}",
+                fix=_better(subject, row["tool"], variable, gpu),
                 package=row["package"],
                 path=used[0].path if used[0] in own else "",
                 key=f"env.{variable}",
             )
 
 
+def _better(subject: Subject, tool: str, variable: str, gpu: GpuArch) -> str:
+    """The advice: the newest of the image's compilers that knows this GPU."""
+    knowing = {
+        path: there.release
+        for path, there in subject.tools.items()
+        if posixpath.basename(path) == tool and any(name in there.names for name in _spellings(gpu))
+    }
+    for row in subject.tables.toolchain.get("base", ()):
+        path = f"{row['folder']}/{tool}"
+        release = _base_release(subject, path)
+        if release and any(name in _names(subject, release) for name in _spellings(gpu)):
+            knowing.setdefault(path, release)
+    if not knowing:
+        return f"no {tool} in the image knows {gpu}: bring one, and set {variable} to it"
+    best = max(knowing, key=lambda path: (Release(knowing[path]), path))
+    return f"{variable} = {best!r}, which is of release {knowing[best]} and knows {gpu}"
+
+
 def _nvcc(subject: Subject, row: Mapping[str, Any]) -> Iterator[Finding]:
     if not any(g.capability[0] == row["capability-major"] for g in subject.stack.target.gpus):
         return
-    home = subject.env.get("CUDA_HOME", "")
-    path = f"{home}/bin/nvcc"
-    tool = subject.tool_at(path)
-    release = tool.release if tool else _base_release(subject, path) if home else None
+    home, said = cuda_home(subject)
+    release = _release_at(subject, f"{home}/bin/nvcc") if home else None
     if release is None:
         yield Finding(
             code=NO_NVCC.code,
             severity=NO_NVCC.severity,
             what=f"{row['package']} compiles at run time, and there is no nvcc for it",
-            evidence=(f"CUDA_HOME = {home or 'not set'}", row["source"]),
+            evidence=(said, row["source"]),
             fix=NO_NVCC.remedy,
             package=row["package"],
         )
@@ -128,7 +166,7 @@ def _nvcc(subject: Subject, row: Mapping[str, Any]) -> Iterator[Finding]:
             code=NVCC.code,
             severity=NVCC.severity,
             what=f"{row['package']} needs nvcc {row['release']} or newer here, it finds {release}",
-            evidence=(f"CUDA_HOME = {home}", row["source"]),
+            evidence=(said, row["source"]),
             fix=NVCC.remedy,
             package=row["package"],
             key="env.CUDA_HOME",

@@ -215,6 +215,21 @@ def test_a_library_that_is_in_the_base_but_not_on_the_path(bench: Bench, tmp_pat
 
 
 @needs_gcc
+def test_nvml_in_the_image(bench: Bench, tmp_path: Path) -> None:
+    """As a package of the distribution's own driver brings it."""
+    nvml = {
+        f"{LIB}/libnvidia-ml.so.570.124.06": bench.library(
+            "libnvidia-ml.so.1", source="int nvmlInit(void) { return 1; }"
+        )
+    }
+    nvml |= {f"{LIB}/libnvidia-ml.so.1": "libnvidia-ml.so.570.124.06"}  # type: ignore[dict-item]
+    bench.wheel(bench.library("_ops.abi3.so"))
+    bench.stack(bench.push(layer(tmp_path / "blobs", nvml)))
+    found = bench.check()["lib.shadows-driver"]
+    assert found["severity"] == "error" and "libnvidia-ml" in found["what"]
+
+
+@needs_gcc
 @pytest.mark.parametrize(
     ("path", "env", "cached"),
     [

@@ -16,12 +16,13 @@ from imagebuilder.checks.model import Finding
 from imagebuilder.checks.registry import find
 from imagebuilder.checks.subject import Subject
 from imagebuilder.facts.elf import ElfFacts, VersionNeed, Wanted
+from imagebuilder.facts.filesystem import Assumed
 from imagebuilder.facts.gpu import GpuCode, GpuGroup
 from imagebuilder.facts.record import FileFact, Literal, Preload, WheelFacts, decode, encode
 from imagebuilder.facts.tools import Tool
 from imagebuilder.values import GpuArch
 from tests.support.abi_facts import recorded as truth
-from tests.support.check_cases import made_subject
+from tests.support.check_cases import made_subject, subject_of
 
 
 def wheel(name: str = "made", requires: tuple[str, ...] = (), **fields: Any) -> WheelFacts:
@@ -73,6 +74,35 @@ def test_a_layout_that_changed(tmp_path: Path, pinned: bool) -> None:
     )
     about = found.get("abi.layout-changed") or found["abi.layout-unknown"]
     assert about.package == "extension" and "c10::KernelFunction" in about.what
+
+
+@pytest.mark.parametrize(
+    ("torch", "code"),
+    [
+        ("2.9.0", "abi.layout-unknown"),
+        ("2.9.1", "abi.layout-unknown"),
+        ("2.8.0", "abi.layout-unknown"),
+        ("2.10.0-3", "abi.undefined-symbol"),
+    ],
+)
+def test_where_nothing_tells_the_build_it_is_unknown_and_not_ok(
+    tmp_path: Path, torch: str, code: str
+) -> None:
+    """torchcodec 0.8.0 with FFmpeg: it pins no torch and has no name of one generation."""
+    wheels = [f"torch-{torch}-cp311-cp311-manylinux_2_28_x86_64.whl"]
+    keep = ["torchcodec", "nvidia-*", "triton"]
+    subject = subject_of({"like": "cu128-debian", "keep": keep, "wheels": wheels}, tmp_path)
+    needed = sorted({n for e in subject.facts["torchcodec"].elf.values() for n in e.needed})
+    ffmpeg = [
+        Assumed(soname=n, provider="FFmpeg", symbols="(av|sw)")
+        for n in needed
+        if n.startswith(("libav", "libsw"))
+    ]
+    tables = replace(subject.tables, driver=(*subject.tables.driver, *ffmpeg))
+    found = {f.code: f for f in find(replace(subject, tables=tables)) if f.package == "torchcodec"}
+    assert list(found) == [code]
+    if code == "abi.layout-unknown":
+        assert found[code].severity != "error" and "nothing tells" in found[code].evidence[0]
 
 
 def test_symbols_that_are_there_but_out_of_scope(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ class Recorded:
                 versioned=array("Q", sorted(self._hashes[i] for i in data.get("versioned", ()))),
                 has_versions=data.get("has_versions", False),
             ),
-            packed_names=zlib.compress("\n".join(sorted(keys[i] for i in plain)).encode()),
+            packed_names=zlib.compress("\n".join(sorted(keys[i] for i in plain)).encode()) if plain else b"",
         )
 
 

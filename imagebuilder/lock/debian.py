@@ -7,6 +7,7 @@ that can be had, Recommends ignored, no backtracking; what cannot be together is
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
@@ -15,11 +16,13 @@ from imagebuilder.facts.image_tree import ImageTree
 from imagebuilder.index.debian_packages import DebFile, installed
 from imagebuilder.index.debian_relations import Relation, Relations
 from imagebuilder.lock.model import DebPackage
+from imagebuilder.values import Release
 
 PREFERRED = frozenset({"usr-is-merged"})
 """Taken before other alternatives: /usr is merged here before anything is unpacked, so that the package which
 would merge it (usrmerge, with all of Perl) has nothing to do. debootstrap decides likewise."""
 
+_PYTHON = re.compile(r"python(\d+\.\d+)-minimal")
 _HINT = "correct system.packages in the stack file"
 
 
@@ -88,6 +91,22 @@ def debian_suite(tree: ImageTree) -> str:
             hint='use resolve = "build" (apt inside the Docker build), or a debian base',
         )
     return found["VERSION_CODENAME"]
+
+
+def check_python(closure: Iterable[DebPackage], python: Release, suite: str) -> None:
+    """Unresolvable where a base of these packages has not the Python that the environment is made for."""
+    wanted = ".".join(str(part) for part in python.parts[:2])
+    there = {found[1] for deb in closure if (found := _PYTHON.fullmatch(deb.name))}
+    if wanted not in there:
+        others = sorted(there)
+        raise Unresolvable(
+            f"the image would have no Python {wanted}: [system] packages and Debian {suite} do not bring it",
+            seen=f"Python {', '.join(others)}" if others else "no Python",
+            wanted=f"Python {wanted}, as [target] says",
+            hint=f'[target] python = "{others[0]}", or another suite'
+            if others
+            else 'add "python3" to [system] packages',
+        )
 
 
 def base_packages(tree: ImageTree) -> tuple[DebFile, ...]:

@@ -10,7 +10,7 @@ from imagebuilder.errors import ArtefactUnusable
 from imagebuilder.facts.image_tree import ImageTree
 from imagebuilder.index.debian import Archive
 from imagebuilder.index.http import Session
-from imagebuilder.lock.debian import base_packages, debian_suite, resolve_closure
+from imagebuilder.lock.debian import base_packages, check_python, debian_suite, resolve_closure
 from imagebuilder.lock.model import DebPackage, LockedBase
 from imagebuilder.oci.image import Image
 from imagebuilder.progress import Reporter
@@ -84,7 +84,9 @@ def lock_debs(
         archive = archive_of(
             stack, stack.base.suite, settings=settings, cache=cache, http=http, reporter=reporter
         )
-        return resolve_closure(archive.packages(), stack.system.packages)
+        closure = resolve_closure(archive.packages(), stack.system.packages)
+        check_python(closure, stack.target.python, stack.base.suite)
+        return closure
     if base is None or stack.system.resolve != "lock" or not stack.system.packages:
         return ()
     image = base_image(stack, base, settings, cache, reporter)

@@ -487,7 +487,7 @@ def test_a_base_folder_that_is_none_or_changed(imagebuilder: Call, small: Small)
 
 @pytest.fixture
 def archive(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeArchive:
-    """A signed archive whose key this machine trusts, with one essential package."""
+    """A signed archive whose key this machine trusts, with one essential package and Python."""
     fake = FakeArchive(server)
     keyring = fake.keyring(tmp_path)
     monkeypatch.setattr(debian_release, "local_keyring", lambda: keyring)
@@ -500,16 +500,16 @@ DEB = "/debian/pool/main/b/base-files/base-files_1.0_amd64.deb"
 
 
 def publish_deb(fake: FakeArchive, deb: bytes, **more: str) -> None:
-    fake.server.put(DEB, deb)
-    entry = stanza(
-        "base-files",
-        Essential="yes",
-        Priority="required",
-        Size=str(len(deb)),
-        SHA256=Digest.of(deb).hex,
-        **more,
-    )
-    fake.publish("bookworm", packages_text(entry))
+    """This is base-files; beside it lies the Python that every base must have."""
+    entries = []
+    for name, data, fields in (
+        ("base-files", deb, more),
+        ("python3.11-minimal", make_deb("python3.11-minimal", [file("./usr/bin/python3.11", b"x")]), {}),
+    ):
+        fake.server.put(f"/debian/pool/main/{name[0]}/{name}/{name}_1.0_amd64.deb", data)
+        known = {"Essential": "yes", "Priority": "required", "Size": str(len(data))}
+        entries.append(stanza(name, SHA256=Digest.of(data).hex, **known, **fields))
+    fake.publish("bookworm", packages_text(*entries))
 
 
 def inrelease(fake: FakeArchive) -> bytes:

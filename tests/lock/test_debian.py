@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from imagebuilder.errors import Unresolvable
 from imagebuilder.facts.image_tree import ImageTree
 from imagebuilder.index.debian_packages import PackageIndex, installed
-from imagebuilder.lock.debian import base_packages, debian_suite, resolve_closure
+from imagebuilder.lock.debian import base_packages, check_python, debian_suite, resolve_closure
+from imagebuilder.values import Release
 from tests.support.debian import packages_text, stanza
 
 
@@ -43,6 +44,34 @@ def test_the_first_alternative_that_can_be_had() -> None:
 def test_an_alternative_that_is_taken_already() -> None:
     offers = index(stanza("a", Depends="b | c"), stanza("b"), stanza("c"))
     assert names(offers, "a", "c") == ["c", "a"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "target", "seen", "hint"),
+    [
+        (["python3"], "3.11", None, ""),
+        (["python3"], "3.11.2", None, ""),
+        (["python3"], "3.14", "Python 3.11", 'python = "3.11"'),
+        (["python3"], "3.1", "Python 3.11", 'python = "3.11"'),
+        (["lib"], "3.11", "no Python", 'add "python3"'),
+    ],
+)
+def test_a_base_has_the_python_of_its_environment(
+    wanted: list[str], target: str, seen: str | None, hint: str
+) -> None:
+    offers = index(
+        stanza("python3", Depends="python3.11"),
+        stanza("python3.11", Depends="python3.11-minimal"),
+        stanza("python3.11-minimal"),
+        stanza("lib"),
+    )
+    closure = resolve_closure(offers, wanted, essential=False)
+    if seen is None:
+        check_python(closure, Release(target), "bookworm")
+        return
+    with pytest.raises(Unresolvable) as failed:
+        check_python(closure, Release(target), "bookworm")
+    assert failed.value.seen == seen and hint in failed.value.hint
 
 
 def test_usr_is_merged_before_usrmerge() -> None:

@@ -7,11 +7,11 @@ from collections import defaultdict
 
 import click
 
-from imagebuilder.cli.context import Context, json_option, say, say_json, verb
+from imagebuilder.cli.context import Context, Finite, json_option, say, say_json, verb
 
 
 @verb()
-@click.option("--older-than", "days", metavar="DAYS", type=click.FloatRange(min=1), default=30.0,
+@click.option("--older-than", "days", metavar="DAYS", type=Finite(min=1), default=30.0,
               show_default=True, help="What was used within so many days stays.")  # fmt: skip
 @click.option("--images", is_flag=True, help="Images too that no lock here is of, unless they are accepted.")
 @click.option(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -86,6 +87,17 @@ def verb(*, offline: bool = False, cls: type[click.Command] = click.Command) -> 
         return click.command(cls=cls)(run)
 
     return decorate
+
+
+class Finite(click.FloatRange):
+    """A number in a range. Click's own takes NaN into every range: it is neither below nor above it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number; a usage error for what is none, NaN, infinite or outside the range."""
+        found = super().convert(value, param, ctx)
+        if not math.isfinite(found):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return found
 
 
 stack_argument = click.argument("stack", metavar="STACK")

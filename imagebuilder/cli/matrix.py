@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 @click.option("--stack", help="Take indexes and target from this stack.")
 @click.option("--python", default="3.12", show_default=True, help="CPython of the target, without --stack.")
 @click.option("--glibc", default="2.39", show_default=True, help="glibc of the target, without --stack.")
-@click.option("--releases", default=10, show_default=True, help="How many of the newest releases are tried.")
+@click.option("--releases", type=click.IntRange(min=1), default=10, show_default=True,
+              help="How many of the newest releases are tried.")  # fmt: skip
 @click.option("--full", is_flag=True, help="Read every library whole; leaves nothing unchecked.")
 @json_option
 def command(

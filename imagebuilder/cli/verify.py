@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 @click.option("--against", metavar="DIR|FILE.tar", type=click.Path(path_type=Path, exists=True),
               help="Compare with this image instead of images/STACK or a build from the cache.")  # fmt: skip
 @click.option("--cold", is_flag=True, help="Download everything again too.")
-@click.option("--most", default=20, show_default=True, help="How many differences to print.")
+@click.option("--most", type=click.IntRange(min=1), default=20, show_default=True,
+              help="How many differences to print.")  # fmt: skip
 @click.option("--builder", type=click.Choice(["auto", "docker", "direct"]), default="auto",
               help="auto: the one that built images/STACK, else as `build` does.")  # fmt: skip
 @click.option("--builder-name", metavar="NAME", help="Build with this buildx builder (docker only).")

@@ -105,6 +105,51 @@ def test_a_stack_that_needs_an_engine_is_refused_with_the_way_out(imagebuilder: 
     assert "--builder docker" in outcome.err
 
 
+def number_options() -> dict[str, click.Parameter]:
+    """Every option of every verb that takes a number."""
+    commands = {verb: import_module(f"imagebuilder.cli.{verb}").command for verb in VERBS}
+    members = {
+        name: command
+        for verb, c in commands.items()
+        for name, command in getattr(c, "commands", {verb: c}).items()
+    }
+    kinds = (type(click.INT), type(click.FLOAT))
+    return {
+        f"{name} {p.name}": p for name, c in members.items() for p in c.params if isinstance(p.type, kinds)
+    }
+
+
+def test_every_number_on_the_command_line_has_a_range() -> None:
+    found = number_options()
+    assert {"clean days", "diff most", "matrix releases", "verify most"} <= set(found)
+    for name, option in found.items():
+        for bad in ("nan", "NaN", "inf", "-inf", "-1", "0", "x"):
+            with pytest.raises(click.BadParameter):
+                option.type.convert(bad, option, None)
+                pytest.fail(f"{name} takes {bad}")
+        assert option.type.convert("7", option, None) == 7
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("clean", "--dry-run", "--older-than", "nan"),
+        ("clean", "--dry-run", "--older-than", "inf"),
+        ("clean", "--dry-run", "--older-than", "-1"),
+        ("clean", "--dry-run", "--older-than", "0.5"),
+        ("matrix", "one", "--against", "two", "--releases", "0"),
+        ("matrix", "one", "--against", "two", "--releases", "-4"),
+        ("verify", "demo", "--most", "-1"),
+        ("diff", "demo", "demo", "--most", "0"),
+    ],
+    ids=" ".join,
+)
+def test_a_number_outside_its_range_is_a_usage_error(words: tuple[str, ...], imagebuilder: Call) -> None:
+    outcome = imagebuilder(*words)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert words[-2] in outcome.err and words[-1] in outcome.err
+
+
 def test_a_bug_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def crash(*arguments: object) -> None:
         raise KeyError("oops")

@@ -52,7 +52,7 @@ def resolve_base(
     With a digest all of it comes from the cache where it was found before. ArtefactUnusable, MachineLacks.
     """
     registry = registry or Registry(ref.registry, settings)
-    top = _by_digest(ref.repository, ref.digest, registry, cache) if ref.digest else None
+    top = _by_digest(ref.repository, ref.digest, registry, cache, ref.tag or "") if ref.digest else None
     data, media_type = top or _by_tag(ref, registry, cache)
     index: Digest | None = None
     try:
@@ -152,13 +152,15 @@ def _by_tag(ref: ImageRef, registry: Registry, cache: Cache) -> tuple[bytes, str
     return document.data, document.media_type
 
 
-def _by_digest(repository: str, digest: Digest, registry: Registry, cache: Cache) -> tuple[bytes, str]:
+def _by_digest(
+    repository: str, digest: Digest, registry: Registry, cache: Cache, tag: str = ""
+) -> tuple[bytes, str]:
     """(bytes, media type) of a manifest or index."""
     if found := cache.artefact(digest):
         with found.open("rb") as file:  # bounded: a hostile index may name any large file of the cache
             data = file.read(MAX_MANIFEST + 1)
         return data, document_type(decode(data, limit=MAX_MANIFEST))
-    document = registry.manifest(repository, digest)
+    document = registry.manifest(repository, digest, tag=tag)
     _keep(document.data, cache)
     return document.data, document.media_type
 

@@ -77,10 +77,16 @@ class Registry:
             name, prefix = _parse_mirror(mirror)
             self._mirrors.append((Transport(name, http, lambda: logins.find(name)), prefix))
 
-    def manifest(self, repository: str, reference: str | Digest, *, mirrors: bool = True) -> Document:
-        """The manifest or index under that tag or digest. mirrors: those configured are asked first."""
+    def manifest(
+        self, repository: str, reference: str | Digest, *, mirrors: bool = True, tag: str = ""
+    ) -> Document:
+        """The manifest or index under that tag or digest. mirrors: those configured are asked first.
+
+        tag: what the digest was called when it was pinned, for errors.
+        """
+        named = f"{repository}:{tag}" if tag else repository
         at = "@" if isinstance(reference, Digest) else ":"
-        errand = Errand(thing=f"the manifest of {self.host}/{repository}{at}{reference}")
+        errand = Errand(thing=f"the manifest of {self.host}/{named}{at}{reference}")
 
         def read(source: Transport, prefix: str) -> Document:
             path = f"v2/{prefix}{repository}/manifests/{reference}"

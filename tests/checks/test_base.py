@@ -354,3 +354,24 @@ def test_damaged_libraries_of_a_base_are_passed_over(tmp_path: Path) -> None:
     assert facts.libraries[f"/{LIB}/libgood.so.1"].soname == "libgood.so.1"
     again = layer_facts(tmp_path / "gone", ref.descriptor.digest, cache)  # by its digest alone
     assert replace(again, libraries=dict(again.libraries)) == replace(facts, libraries=dict(facts.libraries))
+
+
+@needs_gcc
+def test_a_tag_that_is_gone(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lock has the digest that the tag meant; without it in the registry, both are named."""
+    digest = bench.push(layer(tmp_path / "blobs", {"etc/hostname": b"x"}))
+    tag = "13.0.1-devel-ubuntu24.04"
+    media_type, manifest = bench.registry.manifests["nvidia/cuda", digest.text]
+    bench.registry.put_manifest("nvidia/cuda", manifest, media_type, tag)
+    bench.wheel(bench.library("_ops.abi3.so"))
+    bench.stack(digest)
+    path = bench.folder / "stacks" / "s.toml"
+    path.write_text(path.read_text().replace(f"@{digest}", ""))
+    assert run(["lock", "s"]) == 0
+    assert digest.text in path.with_name("pylock.s.toml").read_text()
+    bench.registry.manifests.clear()
+    monkeypatch.setenv("IMAGEBUILDER_CACHE_DIR", str(tmp_path / "another cache"))
+    bench.capsys.readouterr()
+    assert run(["fetch", "s"]) == 13
+    said = bench.capsys.readouterr().err
+    assert tag in said and digest.text in said, said

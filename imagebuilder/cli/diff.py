@@ -114,11 +114,21 @@ def _findings(context: Context, check: bool, stack: Stack, lock: Lock) -> Sequen
     return found
 
 
+def _lock_of(context: Context, stack: Stack) -> Lock | None:
+    """The lock as far as there is one. LockUnusable: it is of another stack file than the present one."""
+    from imagebuilder.cli.prepare import previous_lock
+    from imagebuilder.lock.fresh import check_fresh
+
+    lock = previous_lock(context, stack)
+    if lock is not None:
+        check_fresh(stack, lock)
+    return lock
+
+
 def _reading(context: Context, files: bool | None, platform: str, *, wheels: bool, check: bool) -> Reading:
     from functools import partial
 
     from imagebuilder.cli.acceptance import newest_acceptance
-    from imagebuilder.cli.prepare import previous_lock
     from imagebuilder.diff.read import Reading
     from imagebuilder.values import Platform
 
@@ -131,7 +141,7 @@ def _reading(context: Context, files: bool | None, platform: str, *, wheels: boo
         settings=context.settings,
         cache=context.cache,
         reporter=context.reporter,
-        lock_of=partial(previous_lock, context),
+        lock_of=partial(_lock_of, context),
         acceptance=partial(newest_acceptance, context.cwd),
         attachments=partial(_attachments, context),
         findings=partial(_findings, context, check),

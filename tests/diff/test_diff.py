@@ -188,6 +188,18 @@ def test_exit_code_and_output(imagebuilder: Command, two_images: None) -> None:
     assert imagebuilder("diff", "images/a", "images/b").code == 0
 
 
+def test_a_stale_lock_is_no_side_of_a_stack(imagebuilder: Command, small: Small) -> None:
+    """What it says is not what the stack would give; as a lock file it may be compared."""
+    small.write("one==1.0")
+    assert imagebuilder("lock", "s").code == 0
+    shutil.copy(small.lock, small.folder / "pylock.old.toml")
+    small.wheel("one", "2.0")
+    small.write("one==2.0")
+    done = imagebuilder("diff", "pylock.old.toml", "s", "--exit-code")
+    assert done.code == 4 and "imagebuilder lock s" in done.err
+    assert imagebuilder("diff", "pylock.old.toml", "stacks/pylock.s.toml", "--exit-code").code == 0
+
+
 def test_a_stack_without_a_lock(imagebuilder: Command, small: Small) -> None:
     found = diff(imagebuilder, "s", "s")
     assert found["identical"] and found["packages"] is None and "has no lock" in found["not-compared"][0]

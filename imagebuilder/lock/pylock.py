@@ -54,6 +54,12 @@ def read_lock(path: Path) -> Lock:
     try:
         return parse_lock(text)
     except (tomli.TOMLDecodeError, PylockValidationError, Bad) as error:
+        if found := re.search(r"^<{7} ", text, re.MULTILINE):
+            raise LockUnusable(
+                f"{path} has a merge conflict in it",
+                seen=f"line {text.count(chr(10), 0, found.start()) + 1}: <<<<<<<",
+                hint=f"git checkout --ours {path.name}, which keeps one side's versions, then {hint}",
+            ) from None
         raise LockUnusable(f"{path} is not a lock of imagebuilder", seen=str(error), hint=hint) from None
 
 

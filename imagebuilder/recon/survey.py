@@ -168,7 +168,7 @@ def _marks(place: Place, stable: Offer | None, pre: Offer | None, now: datetime)
     if best is None:
         return
     if place.locked and place.bound and best.version > Version(place.locked):
-        yield f"newer than the lock: {place.locked}"
+        yield f"newer than the lock's {place.locked}"
     for known, what in ((place.locked, "the lock"), (place.production, "production")):
         if known and best.version < Version(known):
             yield f"a downgrade from {what}: {known}"

@@ -291,6 +291,7 @@ def test_a_damaged_lock_is_made_anew(small: Small, machine: Machine) -> None:
     small.lock.write_bytes(good.replace(b"[[packages]]", b"<<<<<<< ours\n[[packages]]", 1))
     refused = machine.run("build", "s", "--builder", "direct")
     assert refused.code == 4 and "imagebuilder lock s" in refused.err
+    assert "merge conflict" in refused.err and "git checkout --ours pylock.s.toml" in refused.err
     locked = machine.run("lock", "s")
     assert locked.code == 0 and "resolved anew" in locked.err
     assert small.lock.read_bytes() == good

@@ -63,12 +63,14 @@ def record_of(
     names: Sequence[ImageRef],
     builder: Mapping[str, str],
     findings: Sequence[dict[str, Any]] = (),
+    checked: Mapping[str, Any] | None = None,
     source: Mapping[str, object] | None = None,
 ) -> dict[str, Any]:
     """How this image was built, and by what: all that must not be in the image itself.
 
     lock: the digest of the lock file. builder: its `name` and what decides how it works (versions of engine,
-    BuildKit, …). findings: of the checks, as `check --json` has them. source: the stack's commit
+    BuildKit, …). findings: of the checks, as `check --json` has them. checked: what judged
+    (`checks.kept.account_of`); None where nothing did. source: the stack's commit
     (`revision.source_revision`).
     """
     return {
@@ -101,5 +103,6 @@ def record_of(
             for layer in built.layers
         ],
         "findings": list(findings),
+        **({"checked": dict(checked)} if checked is not None else {}),
         **({"source": dict(source)} if source else {}),
     }

@@ -1,4 +1,4 @@
-"""Findings of a whole set, kept under the hash of all that decides them: a second check costs nothing."""
+"""What judged a set: its findings are kept under the hash of all that decides them; a build tells of it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from functools import cache as once
 from importlib.resources import files
+from typing import Any
 
+from imagebuilder import __version__
 from imagebuilder.cache import Cache
+from imagebuilder.checks import image, registry, versions
 from imagebuilder.checks.model import Finding
 from imagebuilder.lock.model import Lock
 from imagebuilder.stack.model import Stack
 
 _KIND = "findings-1"
-_JUDGES = ("facts", "checks", "data", "data/layouts", "plan")  # folders whose files decide a verdict
+_CODE, _TABLES = ("facts", "checks", "plan"), ("data", "data/layouts")  # folders whose files decide a verdict
+_NOT_SEEN = (registry.UNREAD.code, image.UNSEEN.code, versions.GONE.code)
 
 
 def key_of(
@@ -31,7 +35,7 @@ def key_of(
         repr(previous),
         repr(sorted(base_env.items())),
         base,
-        code_of(_JUDGES),
+        code_of((*_CODE, *_TABLES)),
     ]
     return hashlib.sha256("\0".join(said).encode()).hexdigest()
 
@@ -50,6 +54,20 @@ def read(cache: Cache, key: str) -> list[Finding] | None:
 def write(cache: Cache, key: str, found: Iterable[Finding]) -> None:
     """Keep them. Only findings of a set that was read completely may be."""
     cache.write_record(_KIND, key, json.dumps([asdict(finding) for finding in found]).encode())
+
+
+def account_of(stack: Stack, found: Iterable[Finding]) -> dict[str, Any]:
+    """That checks ran, for the build record: how many, of which code and tables; what they did not see."""
+    unseen = [finding.what for finding in found if finding.code in _NOT_SEEN]
+    if stack.system.resolve == "build" and stack.system.packages:
+        unseen.append(f"what apt installs while building: {', '.join(stack.system.packages)}")
+    return {
+        "imagebuilder": __version__,
+        "codes": len(registry.codes()),
+        "code": f"sha256:{code_of(_CODE)}",
+        "tables": f"sha256:{code_of(_TABLES)}",
+        "unseen": unseen,
+    }
 
 
 @once

@@ -140,13 +140,14 @@ def _build_one(context: Context, argument: str, wish: Wish, *, alone: bool) -> d
     """Build, write, load, push; what `--json` says of it."""
     from imagebuilder.builders.output import image_names, record_of, write, write_record
     from imagebuilder.builders.revision import source_revision
+    from imagebuilder.checks.kept import account_of
     from imagebuilder.cli.direct import build_direct
     from imagebuilder.cli.docker import build_docker
     from imagebuilder.cli.prepare import prepare
     from imagebuilder.values import Digest
 
     prepared = prepare(context, argument, lock_if_missing=not wish.locked)
-    findings = _checked(context, argument, prepared, wish) if wish.check else []
+    findings = _checked(context, argument, prepared, wish) if wish.check else None
     tools: dict[str, str] = {"name": "direct"}
     if wish.builder == "docker":
         assert wish.engine is not None, "the Docker builder has an engine"
@@ -165,7 +166,8 @@ def _build_one(context: Context, argument: str, wish: Wish, *, alone: bool) -> d
         lock=lock_digest,
         names=names,
         builder=tools,
-        findings=[finding.as_json() for finding in findings],
+        findings=[finding.as_json() for finding in findings or ()],
+        checked=None if findings is None else account_of(stack, findings),
         source=source_revision(stack.path, prepared.lock_file) if stack.path else None,
     )
     write_record(target, record)

@@ -11,6 +11,8 @@ from imagebuilder.cli.context import Context, json_option, say, say_json, verb
 from imagebuilder.errors import ArtefactUnusable, NotAccepted, UsageProblem
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from imagebuilder.oci.image import Image
     from imagebuilder.publish.inspect import Attached
     from imagebuilder.publish.keys import PublicKey
@@ -95,8 +97,18 @@ def command(
         kind = NotAccepted if absent == ["acceptance"] else ArtefactUnusable
         raise kind(
             f"{ref.name}@{image.digest} has no {' and no '.join(absent)} attached",
-            hint=f"imagebuilder push STACK --to {ref.name}",
+            hint=_remedy(absent, ref.name),
         )
+
+
+def _remedy(absent: Sequence[str], name: str) -> str:
+    """What brings the missing kinds into being, and then the push that attaches them."""
+    words = {
+        "checks": "imagebuilder build STACK, without --no-check",
+        "acceptance": "imagebuilder accept STACK",
+    }
+    before = [words[kind] for kind in absent if kind in words]
+    return "; then ".join([*before, f"imagebuilder push STACK --to {name}"])
 
 
 def _names(keys: list[PublicKey]) -> str:

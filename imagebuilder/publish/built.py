@@ -23,7 +23,8 @@ _MAX_RECORD = 64 << 20
 class BuildRecord:
     """What `build` wrote beside an image (`builders.output.record_of`); `fields` is all of it.
 
-    lock: digest of the lock file. tags: of the names that the image was given. source: the stack's commit,
+    lock: digest of the lock file. tags: of the names that the image was given. checked: what judged it
+    (`checks.kept.account_of`); None where it was built unchecked. source: the stack's commit,
     path in its repository, and whether something there was not committed; empty where it lay in none.
     """
 
@@ -35,6 +36,7 @@ class BuildRecord:
     builder: Mapping[str, str]
     layers: tuple[Mapping[str, Any], ...]
     findings: tuple[Mapping[str, Any], ...]
+    checked: Mapping[str, Any] | None
     source: Mapping[str, Any]
     fields: Mapping[str, Any]
 
@@ -94,6 +96,7 @@ def read_record(path: Path) -> BuildRecord | None:
             builder={str(k): str(v) for k, v in fields["builder"].items()},
             layers=tuple(dict(layer) for layer in fields["layers"]),
             findings=tuple(dict(finding) for finding in fields["findings"]),
+            checked=_checked(fields.get("checked")),
             source=_source(fields.get("source")),
             fields=fields,
         )
@@ -101,6 +104,18 @@ def read_record(path: Path) -> BuildRecord | None:
         raise ArtefactUnusable(
             f"{file} is not a build record", seen=str(error)[:200], hint="build the image again"
         ) from None
+
+
+def _checked(fields: object) -> dict[str, Any] | None:
+    if not isinstance(fields, Mapping):
+        return None
+    return {
+        "imagebuilder": str(fields["imagebuilder"]),
+        "codes": int(fields["codes"]),
+        "code": Digest(fields["code"]).text,
+        "tables": Digest(fields["tables"]).text,
+        "unseen": [str(what) for what in fields["unseen"]],
+    }
 
 
 def _source(fields: object) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def collect(
     if origin is not None and built.record is not None:
         data = make_provenance(built.record, origin.stack, origin.stack_file, origin.lock)
         found.append(Evidence(kind="provenance", data=data, annotations=((PREDICATE_ANNOTATION, PREDICATE),)))
-    if built.record is not None and built.record.findings:
+    if built.record is not None and (built.record.checked or built.record.findings):
         found.append(Evidence(kind="checks", data=_checks(built.record)))
     if acceptance is not None:
         outcome = str(json.loads(acceptance)["outcome"])
@@ -106,5 +106,6 @@ def _checks(record: BuildRecord) -> bytes:
             "lock": record.lock.text,
             "config": record.config.text,
             "findings": [dict(finding) for finding in record.findings],
+            **({"checked": dict(record.checked)} if record.checked else {}),
         }
     )

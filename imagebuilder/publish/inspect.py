@@ -178,7 +178,11 @@ def _checks(value: Mapping[str, Any], image: Image, problems: list[str]) -> str:
     counted = Counter(
         f"{f['severity']}s" + (" (waived)" if f.get("waived") else "") for f in value["findings"]
     )
-    return ", ".join(f"{n} {severity}" for severity, n in counted.items()) or "no findings"
+    words = ", ".join(f"{n} {severity}" for severity, n in counted.items()) or "no findings"
+    if ran := value.get("checked"):
+        words += f", {ran['codes']} codes of imagebuilder {ran['imagebuilder']}"
+        words += f", {len(ran['unseen'])} things not seen" if ran["unseen"] else ""
+    return words
 
 
 def _acceptance(value: Mapping[str, Any], image: Image, problems: list[str]) -> str:

@@ -15,6 +15,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 
+from imagebuilder import __version__
+from imagebuilder.checks.registry import codes
 from imagebuilder.oci.descriptor import Descriptor
 from imagebuilder.oci.image import Image
 from imagebuilder.publish.evidence import KINDS, Evidence
@@ -78,7 +80,8 @@ def evidence(imagebuilder: Command, reference: str, *more: str) -> dict[str, Any
 
 def test_what_is_attached(imagebuilder: Command, pushed: str) -> None:
     found = evidence(imagebuilder, pushed, "--output", "out", "--require", "sbom", "--require", "provenance")
-    assert [(e["kind"], e["verified"]) for e in found["evidence"]] == [("sbom", True), ("provenance", True)]
+    kinds = ["sbom", "provenance", "checks"]
+    assert [(e["kind"], e["verified"]) for e in found["evidence"]] == [(kind, True) for kind in kinds]
     sbom = check_sbom(Path("out/sbom.cdx.json").read_bytes())
     parts = {c["name"]: c for c in sbom["components"]}
     assert parts["one"]["version"].startswith("1.0+patched.") and parts["two"]["version"] == "2.0"
@@ -312,7 +315,11 @@ def test_skopeo_reads_the_evidence(pushed: str, place: str) -> None:
     index = json.loads(
         subprocess.run([*command, f"docker://{place}:{tag}"], check=True, capture_output=True).stdout
     )
-    assert {m["artifactType"] for m in index["manifests"]} == {KINDS["sbom"], KINDS["provenance"]}
+    assert {m["artifactType"] for m in index["manifests"]} == {
+        KINDS["sbom"],
+        KINDS["provenance"],
+        KINDS["checks"],
+    }
     for entry in index["manifests"]:
         raw = subprocess.run(
             [*command, f"docker://{place}@{entry['digest']}"], check=True, capture_output=True
@@ -338,8 +345,40 @@ def test_findings_of_the_build_are_attached(imagebuilder: Command, pushed: str, 
     record.write_text(json.dumps(fields))
     assert imagebuilder("push", "s", "--to", pushed).code == 0
     found = evidence(imagebuilder, pushed, "--require", "checks")
-    (checks,) = [e for e in found["evidence"] if e["kind"] == "checks"]
-    assert checks["verified"] and checks["summary"] == "1 notes, 1 errors (waived)"
+    checks = [e for e in found["evidence"] if e["kind"] == "checks" and "waived" in e["summary"]]
+    assert [e["verified"] for e in checks] == [True]
+    assert checks[0]["summary"].startswith("1 notes, 1 errors (waived), ")
+    fields["checked"]["codes"] = "many"
+    record.write_text(json.dumps(fields))
+    refused = imagebuilder("push", "s", "--to", pushed)
+    assert refused.code == 13 and "not a build record" in refused.err
+
+
+def test_checks_that_found_nothing_are_evidence(imagebuilder: Command, pushed: str) -> None:
+    found = evidence(imagebuilder, pushed, "--require", "checks", "--output", "out")
+    report = json.loads(Path("out/checks.json").read_text())
+    assert report["findings"] == [] and report["config"] == found["config"]
+    ran = report["checked"]
+    assert ran["codes"] == len(codes()) and ran["unseen"] == []
+    assert ran["imagebuilder"] == __version__ and ran["code"] != ran["tables"]
+    assert (
+        found["evidence"][2]["summary"] == f"no findings, {len(codes())} codes of imagebuilder {__version__}"
+    )
+
+
+def test_an_image_that_was_not_checked_has_no_report_of_checks(
+    imagebuilder: Command, small: Small, fake: FakeRegistry
+) -> None:
+    small.wheel("one")
+    small.write("one")
+    assert imagebuilder("build", "s", "--builder", "direct", "--no-check").code == 0
+    assert imagebuilder("push", "s", "--to", f"{fake.host}/a:x").code == 0
+    refused = imagebuilder("evidence", f"{fake.host}/a:x", "--require", "checks")
+    assert refused.code == 13 and "has no checks attached" in refused.err
+    assert "next:   imagebuilder build STACK, without --no-check; then imagebuilder push STACK" in refused.err
+    assert imagebuilder("build", "s", "--builder", "direct").code == 0
+    assert imagebuilder("push", "s", "--to", f"{fake.host}/a:x").code == 0
+    assert imagebuilder("evidence", f"{fake.host}/a:x", "--require", "checks").code == 0
 
 
 @pytest.mark.skipif(
@@ -355,7 +394,7 @@ def test_oras_finds_pulls_and_copies_the_evidence(
     found = json.loads(tree)
     listed = found["manifests"] if "manifests" in found else found["referrers"]  # oras 1.2, 1.3
     entries = {m["artifactType"]: m for m in listed}
-    assert set(entries) == {KINDS["sbom"], KINDS["provenance"]}
+    assert set(entries) == {KINDS["sbom"], KINDS["provenance"], KINDS["checks"]}
     out = tmp_path / "pulled"
     oras("pull", "--plain-http", "-o", str(out), entries[KINDS["sbom"]]["reference"])
     check_sbom((out / "sbom.cdx.json").read_bytes())

@@ -1,8 +1,8 @@
 """Crashes that no symbol shows: a type changed its layout, and two sides were built against different ones.
 
-Which generation a build belongs to is decided by what its METADATA pins, or by symbols that exist in one
-generation only, first those of the library itself, then those of the whole wheel. Where neither says it,
-the answer is "unknown". Pure.
+Which generation a build belongs to is decided by symbols that exist in one generation only, first those of
+the library itself, then by what its METADATA pins, then by symbols of the whole wheel, at last by what its
+makers say elsewhere. Where nothing tells, the answer is "unknown". Pure.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Literal
 
 from packaging.metadata import parse_email
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
@@ -58,14 +60,24 @@ class Markers:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Built:
+    """For which release of another package these versions of one were built, as their makers say."""
+
+    package: str
+    versions: SpecifierSet
+    against: Version
+
+
+@dataclass(frozen=True, kw_only=True)
 class Layout:
-    """One change of a type's layout (data/layouts.toml)."""
+    """One change of a type's layout (data/layouts.toml). built: of wheels that do not tell it themselves."""
 
     type: str
     package: str
     changed_in: Version
     users: re.Pattern[str]
     markers: Markers
+    built: tuple[Built, ...] = ()
 
     def generation_of(self, version: Version) -> Generation:
         """The generation that a release of the package belongs to."""
@@ -85,7 +97,8 @@ def generation_of_build(layout: Layout, wheel: WheelFacts, member: ElfFacts) -> 
     pinned = _pinned(layout, wheel.metadata)
     if pinned != "unknown":
         return pinned
-    return layout.markers.generation(w.name for elf in wheel.elf.values() for w in elf.wanted)
+    whole = layout.markers.generation(w.name for elf in wheel.elf.values() for w in elf.wanted)
+    return whole if whole != "unknown" else _said(layout, wheel.metadata)
 
 
 def uses(layout: Layout, member: ElfFacts) -> bool:
@@ -133,6 +146,17 @@ def _pinned(layout: Layout, metadata: str) -> Generation:
                     return layout.generation_of(Version(specifier.version.removesuffix(".*")))
         except (InvalidRequirement, InvalidVersion):
             continue
+    return "unknown"
+
+
+def _said(layout: Layout, metadata: str) -> Generation:
+    """The generation of the release that the makers name for this version."""
+    fields = parse_email(metadata)[0]
+    name, version = canonicalize_name(fields.get("name", "")), fields.get("version", "")
+    for row in layout.built:
+        with suppress(InvalidVersion):
+            if row.package == name and row.versions.contains(Version(version), prereleases=True):
+                return layout.generation_of(row.against)
     return "unknown"
 
 

@@ -9,12 +9,13 @@ from importlib.resources import files
 from typing import Any
 
 import tomli
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imagebuilder.facts.elf import Exports
 from imagebuilder.facts.environment import Runtime
 from imagebuilder.facts.filesystem import Assumed
-from imagebuilder.facts.layouts import Layout, Markers
+from imagebuilder.facts.layouts import Built, Layout, Markers
 
 
 def table(name: str) -> dict[str, Any]:
@@ -51,7 +52,18 @@ def driver() -> tuple[Assumed, ...]:
 @cache
 def layouts() -> tuple[Layout, ...]:
     """Types that changed their layout."""
-    folder = files("imagebuilder") / "data" / "layouts"
+    folder, rows = files("imagebuilder") / "data" / "layouts", table("layouts")
+    built = [
+        (
+            row["on"],
+            Built(
+                package=row["package"],
+                versions=SpecifierSet(row["versions"]),
+                against=Version(row["against"]),
+            ),
+        )
+        for row in rows["built"]
+    ]
     return tuple(
         Layout(
             type=row["type"],
@@ -59,8 +71,9 @@ def layouts() -> tuple[Layout, ...]:
             changed_in=Version(row["changed-in"]),
             users=re.compile(row["users"]),
             markers=Markers.parse((folder / row["markers"]).read_bytes()),
+            built=tuple(said for package, said in built if package == row["package"]),
         )
-        for row in table("layouts")["layout"]
+        for row in rows["layout"]
     )
 
 

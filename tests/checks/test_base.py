@@ -306,16 +306,29 @@ def test_a_large_base_is_read_when_told_to(
     assert "lib.shadows-driver" in bench.check()  # from then on
 
 
-def test_a_compiler_in_the_base_is_asked_for_its_release(bench: Bench, tmp_path: Path) -> None:
-    """Its name says 13.0.1; what lies at CUDA_HOME counts."""
+@pytest.mark.parametrize(
+    ("env", "path", "where"),
+    [
+        ('CUDA_HOME = "/usr/local/cuda"', "", "CUDA_HOME = /usr/local/cuda"),
+        ('CUDA_PATH = "/usr/local/cuda/"', "", "CUDA_PATH = /usr/local/cuda/"),
+        ("", "/usr/bin:/usr/local/cuda/bin", "the first nvcc on PATH is in /usr/local/cuda/bin"),
+        ("", "/usr/bin", "by default"),
+    ],
+)
+def test_a_compiler_in_the_base_is_asked_for_its_release(
+    bench: Bench, tmp_path: Path, env: str, path: str, where: str
+) -> None:
+    """Its name says 13.0.1; what lies where packages look for it counts."""
     nvcc = b"#!\0Cuda compilation tools, release 12.8, V12.8.93\0sm_120\0"
     files = {"usr/local/cuda-12.8/bin/nvcc": nvcc, "usr/local/cuda": "cuda-12.8"}
     index = bench.server.index("/simple", form="json")
     more = {"upload_time": "2025-06-01T00:00:00Z", "files": {"x.py": b""}}
     publish(index, bench.folder / "made", "flashinfer-python", "0.6.4", **more)
     publish(index, bench.folder / "made", "kernels", "1.0", requires=["flashinfer-python"], **more)
-    bench.stack(bench.push(layer(tmp_path / "blobs", files)), more='[env]\nCUDA_HOME = "/usr/local/cuda"\n')
-    assert "12.8" in bench.check()["toolchain.nvcc-too-old"]["what"]
+    base = bench.push(layer(tmp_path / "blobs", files), env={"PATH": path} if path else {})
+    bench.stack(base, more=f"[env]\n{env}\n")
+    found = bench.check()["toolchain.nvcc-too-old"]
+    assert "12.8" in found["what"] and where in found["evidence"][0]
 
 
 def test_layers_are_merged(tmp_path: Path) -> None:

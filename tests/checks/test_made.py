@@ -18,6 +18,7 @@ from imagebuilder.checks.subject import Subject
 from imagebuilder.facts.elf import ElfFacts, VersionNeed, Wanted
 from imagebuilder.facts.filesystem import Assumed
 from imagebuilder.facts.gpu import GpuCode, GpuGroup
+from imagebuilder.facts.layouts import Layout
 from imagebuilder.facts.record import FileFact, Literal, Preload, WheelFacts, decode, encode
 from imagebuilder.facts.tools import Tool
 from imagebuilder.values import GpuArch
@@ -77,18 +78,18 @@ def test_a_layout_that_changed(tmp_path: Path, pinned: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("torch", "code"),
+    ("torch", "codes_said", "codes_not_said"),
     [
-        ("2.9.0", "abi.layout-unknown"),
-        ("2.9.1", "abi.layout-unknown"),
-        ("2.8.0", "abi.layout-unknown"),
-        ("2.10.0-3", "abi.undefined-symbol"),
+        ("2.8.0", ["abi.layout-changed"], ["abi.layout-unknown"]),
+        ("2.9.0", [], ["abi.layout-unknown"]),
+        ("2.9.1", [], ["abi.layout-unknown"]),
+        ("2.10.0-3", ["abi.undefined-symbol"], ["abi.undefined-symbol"]),
     ],
 )
-def test_where_nothing_tells_the_build_it_is_unknown_and_not_ok(
-    tmp_path: Path, torch: str, code: str
+def test_a_build_that_does_not_tell_what_it_is_for(
+    tmp_path: Path, torch: str, codes_said: list[str], codes_not_said: list[str]
 ) -> None:
-    """torchcodec 0.8.0 with FFmpeg: it pins no torch and has no name of one generation."""
+    """torchcodec 0.8.0 with FFmpeg pins no torch and has no name of one generation; its makers say it."""
     wheels = [f"torch-{torch}-cp311-cp311-manylinux_2_28_x86_64.whl"]
     keep = ["torchcodec", "nvidia-*", "triton"]
     subject = subject_of({"like": "cu128-debian", "keep": keep, "wheels": wheels}, tmp_path)
@@ -98,11 +99,15 @@ def test_where_nothing_tells_the_build_it_is_unknown_and_not_ok(
         for n in needed
         if n.startswith(("libav", "libsw"))
     ]
-    tables = replace(subject.tables, driver=(*subject.tables.driver, *ffmpeg))
-    found = {f.code: f for f in find(replace(subject, tables=tables)) if f.package == "torchcodec"}
-    assert list(found) == [code]
-    if code == "abi.layout-unknown":
-        assert found[code].severity != "error" and "nothing tells" in found[code].evidence[0]
+    driver = (*subject.tables.driver, *ffmpeg)
+    silent = tuple(replace(layout, built=()) for layout in subject.tables.layouts)
+
+    def found(layouts: tuple[Layout, ...]) -> list[str]:
+        told = find(replace(subject, tables=replace(subject.tables, driver=driver, layouts=layouts)))
+        return sorted({f.code for f in told if f.package == "torchcodec"})
+
+    assert found(subject.tables.layouts) == codes_said
+    assert found(silent) == codes_not_said
 
 
 def test_symbols_that_are_there_but_out_of_scope(tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imagebuilder.facts.elf import ElfFacts, Wanted
-from imagebuilder.facts.layouts import Layout, Markers, generation_of_build, risks
+from imagebuilder.facts.layouts import Built, Layout, Markers, generation_of_build, risks
 from imagebuilder.facts.record import WheelFacts
 from imagebuilder.facts.tables import layouts
 
@@ -60,6 +62,23 @@ def test_generation(metadata: str, own: list[str], other: list[str], wanted: str
     member = _elf(*own)
     wheel = _wheel(f"Metadata-Version: 2.1\nName: x\nVersion: 1\n{metadata}", a=member, b=_elf(*other))
     assert generation_of_build(LAYOUT, wheel, member) == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "own", "wanted"),
+    [
+        ("X_y", "1.4.2", [], "before"),
+        ("x-y", "1.5", [], "unknown"),
+        ("x-y", "not a version", [], "unknown"),
+        ("z", "1.4.2", [], "unknown"),
+        ("x-y", "1.4.2", ["new"], "after"),  # what the artefact tells comes first
+    ],
+)
+def test_what_the_makers_say_comes_last(name: str, version: str, own: list[str], wanted: str) -> None:
+    built = Built(package="x-y", versions=SpecifierSet(">=1,<1.5"), against=Version("2.8"))
+    member = _elf(*own)
+    wheel = _wheel(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n", a=member)
+    assert generation_of_build(replace(LAYOUT, built=(built,)), wheel, member) == wanted
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,17 @@ class UsageProblem(ImagebuilderError):
     default_hint = "imagebuilder --help"
 
 
+class SectionMissing(UsageProblem):
+    """The stack has no section that says how to do what is asked. section: its dotted name."""
+
+    def __init__(self, stack: str, section: str, purpose: str) -> None:
+        super().__init__(
+            f"stack {stack} does not say {purpose}",
+            wanted=f"a section [{section}] in the stack file",
+            hint="add it: docs/20-stack.md has its keys, and `imagebuilder init demo` has an example",
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Problem:
     """One thing wrong in a stack file. `key` is a dotted path such as `layer[1].requirements[0]`."""

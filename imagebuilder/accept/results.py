@@ -214,6 +214,16 @@ def still_passes(root: Path, config_digest: str | None, scenario: Scenario) -> S
     return last if read_run(last.folder).scenario == scenario else None
 
 
+def _rehearsed(root: Path) -> str:
+    """That there are only rehearsals, for whoever took one for an acceptance."""
+    stacks = sorted({folder.name.rpartition("-")[0] for folder in _folders(root / REHEARSALS)})
+    if not stacks:
+        return ""
+    return (
+        f" but rehearsals of {', '.join(stacks)}, which never accept an image: they run without it (process)"
+    )
+
+
 def accepted(root: Path, config_digest: Digest) -> Stored:
     """The acceptance of an image, for whoever gives it to others. NotAccepted where there is none.
 
@@ -223,7 +233,7 @@ def accepted(root: Path, config_digest: Digest) -> Stored:
     if not judged:
         raise NotAccepted(
             f"the image {config_digest} was never accepted",
-            seen=f"no result below {root}",
+            seen=f"no result below {root}{_rehearsed(root)}",
             hint="imagebuilder accept STACK; or --unaccepted",
         )
     last = judged[-1]

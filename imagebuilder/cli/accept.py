@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from imagebuilder.cli.context import Context, json_option, say, say_json, stack_argument, verb
-from imagebuilder.errors import ChecksFailed, MachineLacks, NotAccepted, StackInvalid, UsageProblem
+from imagebuilder.errors import ChecksFailed, MachineLacks, NotAccepted, SectionMissing, UsageProblem
 
 if TYPE_CHECKING:
     from imagebuilder.accept.model import RunResult, Scenario, SmokeReport
@@ -115,11 +115,9 @@ def command(
 def _asked(stack: Stack, gpus: Gpus | None) -> Asked:
     from imagebuilder.accept.prompts import known_answers, load_set, select
     from imagebuilder.accept.scenario import make_scenario
-    from imagebuilder.errors import Problem
 
     if stack.acceptance is None:
-        problem = Problem(key="acceptance", message="is missing, and says what is accepted")
-        raise StackInvalid(str(stack.path or stack.name), [problem])
+        raise SectionMissing(stack.name, "acceptance", "what it must do to be accepted")
     acceptance = stack.acceptance if gpus is None else replace(stack.acceptance, gpus=gpus)
     prompts = select(load_set(acceptance.load.prompts), acceptance.load.requests)
     tasks = known_answers()

@@ -61,6 +61,8 @@ def docker(
         return
     wanted = container_of(found, _shown(ref) if ref else _built_name(context, found))
     if dry_run or form == "compose":
+        if not unaccepted:
+            _forewarn(context, found, ref)
         _print(wanted, form, as_json)
         return
     secrets = _secrets(wanted)
@@ -70,6 +72,20 @@ def docker(
             config = known or _config_of(context, found, ref or _reference(wanted.image))
             _require_acceptance(context, found, config)
         _start(context, engine, wanted, secrets, as_json)
+
+
+def _forewarn(context: Context, stack: Stack, ref: ImageRef | None) -> None:
+    """Say why the deployment itself would be refused: what is printed may be meant for later."""
+    from imagebuilder.errors import ImagebuilderError
+
+    try:
+        _require_acceptance(
+            context, stack, _config_of(context, stack, ref) if ref else _record(context, stack).config
+        )
+    except ImagebuilderError as error:
+        would = "would be refused" if isinstance(error, NotAccepted) or ref is None else "may be refused"
+        why = "; ".join(text for text in (error.what, error.seen, error.hint) if text)
+        context.reporter.warn(f"the deployment itself {would} (exit code {error.exit_code}): {why}")
 
 
 def _print(wanted: Container, form: str, as_json: bool) -> None:
@@ -326,5 +342,5 @@ def _require_acceptance(context: Context, stack: Stack, config: Digest) -> None:
         raise NotAccepted(
             f"the image {config.short} of {stack.name} is not deployed: it has no passing acceptance",
             seen=why,
-            hint=f"imagebuilder accept {argument_of(context, stack)}, or --unaccepted",
+            hint=f"imagebuilder accept {argument_of(context, stack)}, with a Docker engine; or --unaccepted",
         )

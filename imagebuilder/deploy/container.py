@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from imagebuilder.deploy.server import HEALTH_TIMEOUT, has_init, is_sglang, ranks, refuse, serving_command
-from imagebuilder.errors import Problem, UsageProblem
+from imagebuilder.errors import Problem, SectionMissing
 from imagebuilder.stack.model import DeployDocker, Gpus, Mount, Pairs, Stack
 from imagebuilder.values import Digest
 
@@ -81,13 +81,10 @@ class Container:
 
 
 def container_of(stack: Stack, image: str) -> Container:
-    """What [deploy.docker] makes of an image. Raises UsageProblem, StackInvalid with every problem."""
+    """What [deploy.docker] makes of an image. Raises SectionMissing, StackInvalid with every problem."""
     settings = stack.deploy_docker
     if settings is None:
-        raise UsageProblem(
-            f"stack {stack.name} does not say how it is deployed with Docker",
-            hint="add a [deploy.docker] table to the stack file",
-        )
+        raise SectionMissing(stack.name, TABLE, "how it is deployed with Docker")
     address, _, port = settings.publish.rpartition(":")
     refuse(stack, _problems(stack, settings, int(port)))
     words = serving_command(stack, TABLE, settings.command, port=settings.port)

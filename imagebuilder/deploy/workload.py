@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from imagebuilder.deploy.server import across_nodes, ranks, refuse, serving_command
-from imagebuilder.errors import Problem, UsageProblem
+from imagebuilder.errors import Problem, SectionMissing, UsageProblem
 from imagebuilder.stack.model import DeployKubernetes, Stack
 from imagebuilder.values import Digest, ImageRef
 
@@ -83,10 +83,7 @@ def workload_of(stack: Stack, image: ImageRef) -> Workload:
     """Complete and check. Raises UsageProblem without [deploy.kubernetes] or a digest, StackInvalid."""
     settings = stack.deploy_kubernetes
     if settings is None:
-        raise UsageProblem(
-            f"stack {stack.name} does not say how it is deployed to Kubernetes",
-            hint="add a [deploy.kubernetes] table to the stack file",
-        )
+        raise SectionMissing(stack.name, "deploy.kubernetes", "how it is deployed to Kubernetes")
     if image.digest is None:
         raise UsageProblem(
             f"{image} names no digest, and what a tag names can change between two pods",

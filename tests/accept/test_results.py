@@ -131,6 +131,13 @@ def test_an_image_without_a_result(tmp_path: Path) -> None:
     assert caught.value.exit_code == 8 and "--unaccepted" in caught.value.hint
 
 
+def test_a_rehearsal_accepts_nothing_and_is_named(tmp_path: Path) -> None:
+    save(tmp_path, replace(passing(), config_digest=None, manifest_digest=None, runtime="process"))
+    with pytest.raises(NotAccepted, match="never accepted") as caught:
+        accepted(tmp_path, IMAGE)
+    assert f"rehearsals of {passing().stack}, which never accept an image" in caught.value.seen
+
+
 def test_an_image_that_failed(tmp_path: Path) -> None:
     save(tmp_path, failing())
     with pytest.raises(NotAccepted) as caught:

@@ -17,6 +17,7 @@ from imagebuilder.oci.push import push_image
 from imagebuilder.oci.registry import Registry
 from imagebuilder.settings import Settings
 from imagebuilder.values import Digest, Platform
+from tests.support.acceptances import accept
 from tests.support.command import Outcome
 from tests.support.fake_registry import FakeRegistry
 
@@ -63,6 +64,23 @@ def test_docker_line_and_compose(run: Run) -> None:
     assert compose["services"]["demo"]["image"] == words[-1]
     other = run("deploy", "docker", "demo", "--dry-run", "--image", REF)
     assert shlex.split(other.out)[-1] == REF
+
+
+@pytest.mark.parametrize("words", [("--dry-run",), ("--format", "compose")], ids=" ".join)
+def test_what_would_be_refused_is_forewarned(run: Run, words: tuple[str, ...]) -> None:
+    told = run("deploy", "docker", "demo", *words)
+    assert told.code == 0 and told.out
+    assert "would be refused (exit code 2): demo is not built" in told.err
+    record()
+    told = run("deploy", "docker", "demo", *words)
+    assert told.code == 0 and told.out
+    assert "would be refused (exit code 8)" in told.err and "no result below" in told.err
+    assert "imagebuilder accept demo" in told.err
+    quiet = run("deploy", "docker", "demo", *words, "--unaccepted")
+    assert quiet.code == 0 and "refused" not in quiet.err
+    accept(Path.cwd(), Digest("sha256:" + "8" * 64), stack="demo")
+    told = run("deploy", "docker", "demo", *words)
+    assert told.code == 0 and "refused" not in told.err, told.err
 
 
 def test_kubernetes_to_standard_output(run: Run) -> None:
@@ -155,7 +173,13 @@ def test_tables_that_are_missing_or_wrong(run: Run) -> None:
     for form in ("docker", "kubernetes"):
         done = run("deploy", form, "demo", "--image", REF, "--unaccepted")
         assert done.code == 2
-        assert "does not say how" in done.err
+        assert f"wanted: a section [deploy.{form}]" in done.err and "docs/20-stack.md" in done.err
+    done = run("accept", "demo", "--dry-run")
+    assert done.code == 0, "it has [acceptance]"
+    Path("stacks/demo.toml").write_text(text[: text.index("[acceptance]")])
+    done = run("accept", "demo", "--dry-run")
+    assert done.code == 2 and "wanted: a section [acceptance]" in done.err, done.err
+    assert "imagebuilder init demo" in done.err
 
 
 def test_secrets_are_asked_for_and_never_shown(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+
+from packaging.version import Version
 
 from imagebuilder.checks.model import Check, Code, Finding
 from imagebuilder.checks.subject import Subject
@@ -64,16 +66,15 @@ def run(subject: Subject) -> Iterator[Finding]:
         return
     package, version = release
     table = subject.tables.drivers
-    major = version.split(".", maxsplit=1)[0]
-    short = ".".join(version.split(".")[:2])
-    floor, own = table["major"].get(major), table["toolkit"].get(short)
+    major, short = (".".join(map(str, Version(version).release[:n])) for n in (1, 2))
+    floor, own = table["major"].get(major), _own(table["toolkit"], Release(short))
     evidence = (f"{package} {version} is locked", f"target.driver = {driver}")
     if floor and driver < Release(floor):
         yield _finding(FLOOR, f"CUDA {major} needs a driver {floor} or newer, {driver} is promised", evidence)
-    elif own and driver < Release(own):
+    elif own and driver < own:
         yield _finding(
             TOOLKIT,
-            f"CUDA {short} came with driver {own}, {driver} is promised",
+            f"CUDA {short} came with driver {own} or a newer one, {driver} is promised",
             (*evidence, f"floor {floor}"),
         )
         for gpu in subject.stack.target.gpus:
@@ -93,6 +94,12 @@ def _runtime(subject: Subject) -> tuple[str, str] | None:
         if package in subject.version_of:
             return package, subject.version_of[package]
     return None
+
+
+def _own(table: Mapping[str, str], release: Release) -> Release | None:
+    """The driver that this CUDA release came with; for one newer than the table, that of the last in it."""
+    earlier = [Release(c) for c in table if Release(c) <= release]
+    return max((Release(table[str(c)]) for c in earlier if c.parts[0] == release.parts[0]), default=None)
 
 
 def _shadows(subject: Subject) -> Iterator[Finding]:

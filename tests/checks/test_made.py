@@ -221,6 +221,8 @@ def test_no_nvcc_for_what_compiles_at_run_time(tmp_path: Path) -> None:
         ("570.124.06", "cuda>=13.0 driver>=550,driver<580", False),
         ("570.124.06", "cuda>=13.0 brand=tesla,driver>=550,driver<580", True),
         ("570.124.06", "  ", False),
+        ("535.104.05", "cuda>=12.2", False),
+        ("535.104.05", "cuda>=12.3", True),
         ("570.124.06", "nonsense=>", True),
     ],
 )
@@ -231,6 +233,8 @@ def test_what_the_base_asks_of_the_driver(tmp_path: Path, driver: str, said: str
     assert ("driver.image-refuses" in found) is refused
     if refused:
         assert found["driver.image-refuses"].key == "base"
+    env = {"NVIDIA_REQUIRE_CUDA": said, "NVIDIA_DISABLE_REQUIRE": "true"}
+    assert "driver.image-refuses" not in codes(replace(subject, base_env=env))
 
 
 def test_capabilities_of_the_driver(tmp_path: Path) -> None:

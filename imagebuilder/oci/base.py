@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 
 from imagebuilder.cache import Cache
-from imagebuilder.errors import ArtefactUnusable
+from imagebuilder.errors import ArtefactUnusable, ImagebuilderError
 from imagebuilder.oci.archive import read_archive
 from imagebuilder.oci.canonical import decode
 from imagebuilder.oci.descriptor import INDEXES, LAYERS, MAX_CONFIG, MAX_MANIFEST, Descriptor, document_type
 from imagebuilder.oci.image import Image, LayerRef
 from imagebuilder.oci.layout import StoredImage, read_layout
 from imagebuilder.oci.model import ImageIndex, Manifest
+from imagebuilder.oci.problems import Missing
 from imagebuilder.oci.registry import Registry
 from imagebuilder.progress import Reporter
 from imagebuilder.settings import Settings
 from imagebuilder.values import Digest, ImageRef, Platform
+
+_TAGS_SHOWN = 12
+_OF_A_DIGEST = re.compile(r"sha256-[0-9a-f]{64}")  # tags that hold what refers to an image
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,9 +153,27 @@ def _check_usable(image: Image, platform: Platform) -> None:
 
 
 def _by_tag(ref: ImageRef, registry: Registry, cache: Cache) -> tuple[bytes, str]:
-    document = registry.manifest(ref.repository, ref.tag or "latest")
+    tag = ref.tag or "latest"
+    try:
+        document = registry.manifest(ref.repository, tag)
+    except Missing as error:
+        error.hint = _tags_there(ref, tag, registry) or error.hint
+        raise
     _keep(document.data, cache)
     return document.data, document.media_type
+
+
+def _tags_there(ref: ImageRef, tag: str, registry: Registry) -> str:
+    """Which tags one may have meant, the nearest first; empty where the registry tells of none."""
+    try:
+        told = registry.tags(ref.repository, most=1)
+    except ImagebuilderError:
+        return ""
+    named = sorted(name for name in dict.fromkeys(told) if not _OF_A_DIGEST.match(name))
+    near = get_close_matches(tag, named, _TAGS_SHOWN)
+    shown = list(dict.fromkeys([*near, *named]))[:_TAGS_SHOWN]
+    more = f" and {len(named) - len(shown)} more" if len(named) > len(shown) else ""
+    return f"name a tag that is there ({ref.name}:{shown[0]}): {', '.join(shown)}{more}" if shown else ""
 
 
 def _by_digest(

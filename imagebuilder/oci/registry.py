@@ -135,12 +135,12 @@ class Registry:
             )
         return path
 
-    def tags(self, repository: str) -> tuple[str, ...]:
-        """All tags of a repository, in the registry's order."""
+    def tags(self, repository: str, most: int = MAX_TAGS) -> tuple[str, ...]:
+        """The tags of a repository, in the registry's order; no further page is asked for after `most`."""
         errand = Errand(thing=f"the tags of {self.host}/{repository}")
         found: list[str] = []
         path = f"v2/{repository}/tags/list?n=1000"
-        while path and len(found) < MAX_TAGS:
+        while path and len(found) < most:
             response = self._own.request("GET", path, errand, scopes=(pull_scope(repository),))
             try:
                 page = decode(read_all(response, MAX_MANIFEST), limit=MAX_MANIFEST).texts("tags")

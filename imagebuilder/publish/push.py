@@ -62,7 +62,7 @@ def require_acceptance(image: Image, channel: str, acceptance: Acceptance, *, st
             f"the image of {stack} is not accepted, so the channel {channel} is not moved to it",
             seen=why_not,
             wanted=f"a passing acceptance of config {image.config_digest}",
-            hint=f"imagebuilder accept {stack}, with a Docker engine; or push --unaccepted, or without --channel",
+            hint=f"imagebuilder accept {stack}, with a Docker engine; or push it --unaccepted",
         )
 
 

@@ -215,6 +215,29 @@ def test_build_push_pull_and_push_again(
     assert json.loads(copied.out)["manifest"] == pulled.out.strip()
 
 
+def test_a_tag_that_is_not_there_names_those_that_are(
+    imagebuilder: Command, small: Small, fake: FakeRegistry, tmp_path: Path
+) -> None:
+    small.wheel("one")
+    small.write("one")
+    assert imagebuilder("build", "s", "--builder", "direct").code == 0
+    place = f"{fake.host}/team/s"
+    assert imagebuilder("push", "s", "--to", place, "--tag", "s-1", "--tag", "stable").code == 0
+    for verb in ("evidence", "pull"):
+        lost = imagebuilder(verb, place)
+        assert lost.code == 13 and "HTTP 404" in lost.err
+        assert f"next:   name a tag that is there ({place}:s-1): s-1, stable\n" in lost.err
+        near = imagebuilder(verb, f"{place}:stabel")
+        assert f"({place}:stable): stable, s-1\n" in near.err, "the nearest first"
+    assert "name a tag" not in imagebuilder("pull", f"{fake.host}/team/other").err
+    for number in range(30):
+        fake.manifests[("team/s", f"v{number}")] = fake.manifests[("team/s", "s-1")]
+    fake.manifests[("team/s", "sha256-" + "0" * 64)] = fake.manifests[("team/s", "s-1")]
+    assert "and 20 more" in imagebuilder("evidence", place).err, "bounded, and without tags of digests"
+    fake.on("GET /v2/team/s/tags", status(403))
+    assert "check repository, tag and digest" in imagebuilder("evidence", place).err
+
+
 def test_another_registry_takes_all_of_it(
     imagebuilder: Command, small: Small, each_registry: TestRegistry, repository: str
 ) -> None:

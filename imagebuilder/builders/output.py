@@ -12,11 +12,8 @@ from typing import Any
 
 from imagebuilder import __version__
 from imagebuilder.builders.direct.build import Built
-from imagebuilder.cache import storage_errors
 from imagebuilder.lock.model import Lock
 from imagebuilder.oci import encode, inflate
-from imagebuilder.oci.archive import write_archive
-from imagebuilder.oci.layout import write_layout
 from imagebuilder.oci.swap import new_file
 from imagebuilder.values import Digest, ImageRef
 
@@ -38,20 +35,10 @@ def image_names(
     return ImageRef.parse(f"{where}:{stack_name}"), ImageRef.parse(f"{where}:{'-'.join(parts)}")
 
 
-def write(built: Built, target: Path, names: Sequence[ImageRef]) -> None:
-    """Write the image to `target`, whole or not at all: a tar file when it ends in .tar, else a layout."""
-    with storage_errors(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if target.suffix == ".tar":
-            write_archive(target, built.image, names)
-        else:
-            write_layout(target, built.image, names)
-
-
 def write_record(target: Path, record: dict[str, Any]) -> Path:
     """Write the build record beside the image: `TARGET.build.json`."""
     path = target.with_name(f"{target.name}.build.json")
-    with storage_errors(path), new_file(path) as out:
+    with new_file(path) as out:
         out.write(json.dumps(record, indent=2).encode() + b"\n")
     return path
 

@@ -33,7 +33,6 @@ def command(
     from imagebuilder.builders.docker.bake import BakeTarget, bake_file
     from imagebuilder.builders.docker.context import read_template, write_context
     from imagebuilder.builders.output import image_names
-    from imagebuilder.cache import storage_errors
     from imagebuilder.cli.docker import means
     from imagebuilder.cli.prepare import prepare
     from imagebuilder.dockerfile import render
@@ -57,7 +56,7 @@ def command(
             )
         )
     file = context.cwd / output / "docker-bake.json"
-    with storage_errors(file), new_file(file) as out:
+    with new_file(file) as out:
         out.write(bake_file(targets, push=push).encode())
     context.reporter.note(f"bake it with: cd {output} && docker buildx bake --builder NAME")
     say(str(file))

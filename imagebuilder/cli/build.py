@@ -138,15 +138,19 @@ def _wish(
 
 def _build_one(context: Context, argument: str, wish: Wish, *, alone: bool) -> dict[str, Any]:
     """Build, write, load, push; what `--json` says of it."""
-    from imagebuilder.builders.output import image_names, record_of, write, write_record
+    from imagebuilder.builders.output import image_names, record_of, write_record
     from imagebuilder.builders.revision import source_revision
     from imagebuilder.checks.kept import account_of
     from imagebuilder.cli.direct import build_direct
     from imagebuilder.cli.docker import build_docker
     from imagebuilder.cli.prepare import prepare
+    from imagebuilder.oci.archive import check_place, write_image
     from imagebuilder.values import Digest
 
     prepared = prepare(context, argument, lock_if_missing=not wish.locked)
+    given = wish.output or Path("images")
+    target = context.cwd / (given if wish.output and alone else given / prepared.stack.name)
+    check_place(target)
     findings = _checked(context, argument, prepared, wish) if wish.check else None
     tools: dict[str, str] = {"name": "direct"}
     if wish.builder == "docker":
@@ -158,9 +162,7 @@ def _build_one(context: Context, argument: str, wish: Wish, *, alone: bool) -> d
     stack = prepared.stack
     lock_digest = Digest.of(prepared.lock_file.read_bytes())
     names = wish.tags or image_names(stack.name, stack.image.repository, prepared.lock, lock_digest)
-    given = wish.output or Path("images")
-    target = context.cwd / (given if wish.output and alone else given / stack.name)
-    write(built, target, names)
+    write_image(target, built.image, names)
     record = record_of(
         built,
         lock=lock_digest,
@@ -206,5 +208,5 @@ def _summary(built: Built, target: Path) -> str:
 
     made = sum(not layer.cached for layer in built.layers)
     size = human(sum(layer.descriptor.size for layer in built.image.layers))
-    what = "nothing to do" if built.unchanged else f"{made} of {len(built.layers)} layers made"
-    return f"{built.plan.stack_name}: {what}; {len(built.image.layers)} layers, {size}, in {target}"
+    what = f"{made} of {len(built.layers)} layers made, {len(built.image.layers)} layers with {size} written"
+    return f"{built.plan.stack_name}: {what} to {target}"

@@ -32,21 +32,20 @@ def command(
     """
     from dataclasses import replace
 
-    from imagebuilder.oci.archive import write_archive
+    from imagebuilder.oci.archive import check_place, write_image
     from imagebuilder.oci.base import fetch_layers, resolve_base
-    from imagebuilder.oci.layout import write_layout
     from imagebuilder.values import ImageRef, Platform
 
     try:
         ref, wanted = ImageRef.parse(reference), Platform.parse(platform)
     except ValueError as error:
         raise UsageProblem(str(error)) from None
+    target = context.cwd / (output or Path("images") / ref.repository.rpartition("/")[2])
+    check_place(target)
     found = resolve_base(ref, wanted, settings=context.settings, cache=context.cache)
     found = fetch_layers(found, settings=context.settings, cache=context.cache, reporter=context.reporter)
-    target = context.cwd / (output or Path("images") / ref.repository.rpartition("/")[2])
     names = [replace(ref, digest=None)] if ref.tag else []
-    write = write_archive if target.suffix == ".tar" else write_layout
-    write(target, found.image, names)
+    write_image(target, found.image, names)
     brought = [] if no_evidence else _evidence(context, ref, found.image, target)
     size = sum(layer.descriptor.size for layer in found.image.layers)
     if as_json:

@@ -23,6 +23,7 @@ PIP = Wheel(
 BASE_TAR = "base.tar.gz"
 FILES_TAR = "files.tar"
 TOOLS = "tools"
+LAYERS = "layers"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from imagebuilder.dockerfile.model import Fetch, WheelStep
+from imagebuilder.dockerfile.model import LAYERS, Fetch, WheelStep
 from imagebuilder.lock.model import DEFAULT_INDEX, Wheel
 from imagebuilder.plan import LayerKind, Plan, PlannedLayer, PlannedWheel
 from imagebuilder.stack.model import Stack
@@ -40,7 +40,7 @@ def folder_of(number: int, layer: PlannedLayer) -> str:
     """Where a layer's files are in the context, `layers/03-torch`; numbers keep the reader's order."""
     name = "-".join(dict.fromkeys(layer.name.lower().split("/")))  # `torch`, not `torch-torch`
     plain = re.sub(r"[^a-z0-9._]+", "-", name).strip("-.")
-    return f"layers/{number:02}-{plain}"
+    return f"{LAYERS}/{number:02}-{plain}"
 
 
 def fetch_files(layer: PlannedLayer) -> dict[str, tuple[PlannedWheel, ...]]:

@@ -14,15 +14,24 @@ from pathlib import Path
 from typing import IO, BinaryIO
 
 from imagebuilder.cache import Cache
-from imagebuilder.errors import ArtefactUnusable
+from imagebuilder.errors import ArtefactUnusable, UsageProblem
 from imagebuilder.oci.descriptor import MAX_MANIFEST
 from imagebuilder.oci.image import Image
-from imagebuilder.oci.layout import StoredImage, blob_path, documents, layer_files, read_images
+from imagebuilder.oci.layout import (
+    StoredImage,
+    blob_path,
+    check_layout_place,
+    documents,
+    layer_files,
+    read_images,
+    write_layout,
+)
 from imagebuilder.oci.swap import new_file
 from imagebuilder.values import Digest, ImageRef
 
 _BLOB = re.compile(r"(?:\./)?blobs/sha256/([0-9a-f]{64})")
 _COPY = 1 << 20
+_FOLDERS = ("blobs", "blobs/sha256")  # what an archive written here begins with
 _EXTENDED = (
     tarfile.XHDTYPE,
     tarfile.XGLTYPE,
@@ -41,8 +50,26 @@ class SmallHeaders(tarfile.TarInfo):
         return super()._proc_member(tar)  # type: ignore[misc, no-any-return]
 
 
+def write_image(target: Path, image: Image, names: Sequence[ImageRef] = ()) -> None:
+    """Writes the image: a tar file where `target` ends in .tar, else a layout. Errors as `write_layout`."""
+    write = write_archive if target.suffix == ".tar" else write_layout
+    write(target, image, names)
+
+
+def check_place(target: Path) -> None:
+    """UsageProblem where `write_image` would have to destroy what is no image of this form."""
+    if target.suffix == ".tar":
+        _check_archive_place(target)
+    else:
+        check_layout_place(target)
+
+
 def write_archive(file: Path, image: Image, names: Sequence[ImageRef] = ()) -> None:
-    """Writes the image to a tar file, which appears whole or not at all. Errors as `write_layout`."""
+    """Writes the image to a tar file, which appears whole or not at all. Errors as `write_layout`.
+
+    What stands there is replaced when it is empty, or an archive written here.
+    """
+    _check_archive_place(file)
     layer_files(image)
     with new_file(file) as out:
         stream_archive(out, image, names)
@@ -52,8 +79,7 @@ def stream_archive(out: BinaryIO, image: Image, names: Sequence[ImageRef] = ()) 
     """Writes the tar to a stream, such as one that `docker load` reads; flat in memory."""
     files = layer_files(image)
     small = documents(image, names)
-    for folder in ("blobs", "blobs/sha256"):
-        out.write(_header(folder, tarfile.DIRTYPE, 0o755, 0))
+    out.write(_beginning())
     for path in sorted({*files, *small}):
         if path in small:
             _write_member(out, path, io.BytesIO(small[path]), len(small[path]))
@@ -61,6 +87,25 @@ def stream_archive(out: BinaryIO, image: Image, names: Sequence[ImageRef] = ()) 
             with files[path].open("rb") as blob:
                 _write_member(out, path, blob, files[path].stat().st_size)
     out.write(bytes(2 * tarfile.BLOCKSIZE))
+
+
+def _check_archive_place(file: Path) -> None:
+    if not (file.is_symlink() or file.exists()):
+        return
+    try:
+        with file.open("rb") if file.is_file() else io.BytesIO(b"?") as there:
+            begins = there.read(len(_beginning()))
+    except OSError:
+        begins = b"?"
+    if begins not in (b"", _beginning()):
+        raise UsageProblem(
+            f"{file} is there and is not an image written by imagebuilder: it is not replaced",
+            hint="name another file, or remove this one yourself",
+        )
+
+
+def _beginning() -> bytes:
+    return b"".join(_header(folder, tarfile.DIRTYPE, 0o755, 0) for folder in _FOLDERS)
 
 
 def _keep(content: IO[bytes], digest: Digest, cache: Cache, where: Path) -> None:

@@ -20,10 +20,12 @@ from imagebuilder.oci.canonical import decode, encode
 from imagebuilder.oci.descriptor import INDEXES, MANIFESTS, MAX_CONFIG, MAX_MANIFEST, REF_NAME, Descriptor
 from imagebuilder.oci.image import Image
 from imagebuilder.oci.model import ImageIndex, Manifest
-from imagebuilder.oci.swap import link_or_copy, new_directory
+from imagebuilder.oci.swap import check_directory, link_or_copy, new_directory
 from imagebuilder.values import Digest, ImageRef
 
 MARKER = "oci-layout"
+_SAVED = "manifest.json"  # as `docker save` calls it
+_OTHERS = (MARKER, "index.json", "blobs")
 CONTAINERD_NAME = "io.containerd.image.name"  # what `docker load` names an image in a containerd store
 _ATTESTATION = "vnd.docker.reference.type"
 
@@ -63,7 +65,7 @@ def documents(image: Image, names: Sequence[ImageRef]) -> dict[str, bytes]:
         blob_path(image.digest): image.manifest_bytes,
         MARKER: encode({"imageLayoutVersion": "1.0.0"}),
         "index.json": ImageIndex(manifests=tuple(entries)).to_bytes(),
-        "manifest.json": encode([saved]),
+        _SAVED: encode([saved]),
     }
 
 
@@ -88,14 +90,14 @@ def layer_files(image: Image) -> dict[str, Path]:
 
 
 def write_layout(directory: Path, image: Image, names: Sequence[ImageRef] = ()) -> None:
-    """Writes the image as an OCI layout at `directory`, replacing a layout that stands there in one step.
+    """Writes the image as an OCI layout at `directory`, replacing one of this form there in one step.
 
     Blobs are hard links to the layers' files where the file system allows it. A killed process leaves the old
     layout, or the new one. ArtefactUnusable, MachineLacks, UsageProblem; ValueError: a name without a tag.
     """
     files = layer_files(image)
     small = documents(image, names)
-    with new_directory(directory, marker=MARKER) as new:
+    with new_directory(directory, marker=_SAVED, others=_OTHERS) as new:
         (new / "blobs/sha256").mkdir(parents=True)
         for path, data in small.items():
             with (new / path).open("xb") as file:
@@ -104,6 +106,11 @@ def write_layout(directory: Path, image: Image, names: Sequence[ImageRef] = ()) 
                 os.fsync(file.fileno())
         for path, source in files.items():
             link_or_copy(source, new / path)
+
+
+def check_layout_place(directory: Path) -> None:
+    """UsageProblem where `write_layout` would refuse to replace what stands there."""
+    check_directory(directory, marker=_SAVED, others=_OTHERS)
 
 
 def read_layout(directory: Path, *, verify: bool = True) -> tuple[StoredImage, ...]:

@@ -9,7 +9,7 @@ import glob
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -19,6 +19,7 @@ from imagebuilder.errors import MachineLacks, UsageProblem
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _FICLONE = 0x40049409
+_ATTEMPTS = 100  # others may take a new name for stale; where none can be made, as in /proc, it ends
 
 
 @contextmanager
@@ -44,8 +45,8 @@ def errors_of_writing(path: Path, hint: str = "choose another place with --outpu
 def new_file(target: Path, hint: str = "choose another place with --output") -> Iterator[BinaryIO]:
     """A file to write, renamed to `target` when the block ends well; otherwise nothing is left.
 
-    What killed processes left beside it is removed. hint: where `target` may not be written. UsageProblem,
-    MachineLacks.
+    What stands at `target` is replaced, unless it is a directory. What killed processes left beside it is
+    removed. hint: where `target` may not be written. UsageProblem, MachineLacks.
     """
     if target.is_dir():
         raise UsageProblem(f"{target} is a directory, a file was to be written there", hint="name a file")
@@ -68,14 +69,13 @@ def new_file(target: Path, hint: str = "choose another place with --output") -> 
 
 
 @contextmanager
-def new_directory(target: Path, *, marker: str) -> Iterator[Path]:
+def new_directory(target: Path, *, marker: str, others: Collection[str] = ()) -> Iterator[Path]:
     """A directory to fill, put in the place of `target` when the block ends well; otherwise nothing is left.
 
-    What stands at `target` is replaced only when it is an empty directory or holds the file `marker`.
-    Directories that a killed process left beside it are removed. UsageProblem, MachineLacks.
+    What stands at `target` is replaced as `check_directory` says. Directories that a killed process left
+    beside it are removed. UsageProblem, MachineLacks.
     """
-    if target.is_symlink() or target.exists():
-        _check_replaceable(target, marker)
+    check_directory(target, marker=marker, others=others)
     with errors_of_writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         _remove_stale(target)
@@ -89,6 +89,27 @@ def new_directory(target: Path, *, marker: str) -> Iterator[Path]:
         finally:
             os.close(lock)
             shutil.rmtree(temporary, ignore_errors=True)  # after success: what stood there before
+
+
+def check_directory(target: Path, *, marker: str, others: Collection[str] = ()) -> None:
+    """UsageProblem where `new_directory` would destroy what is not its own.
+
+    It replaces an empty directory, and one with the file `marker` and nothing but it and `others`.
+    """
+    if not (target.is_symlink() or target.exists()):
+        return
+    if target.is_symlink() or not target.is_dir():
+        raise UsageProblem(f"{target} exists and is not a directory", hint="remove it, or name another place")
+    with errors_of_writing(target):
+        names = {path.name for path in target.iterdir()}
+        whole = (target / marker).is_file()
+    strange = sorted(names - {marker, *others})
+    if names and (strange or not whole):
+        raise UsageProblem(
+            f"{target} is not empty and {f'holds {strange[0]}' if whole else f'holds no {marker}'}: "
+            "it is not replaced",
+            hint="name a new or an empty directory, or remove this one yourself",
+        )
 
 
 def link_or_copy(source: Path, target: Path) -> None:
@@ -121,7 +142,7 @@ def _make_directory(new: Path) -> int:
 
 def _claim(target: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
     """Something new beside `target`, open and locked, so that nobody takes it for stale."""
-    while True:
+    for _ in range(_ATTEMPTS):
         temporary = _beside(target)
         try:
             handle = make(temporary)
@@ -134,6 +155,7 @@ def _claim(target: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
         if temporary.exists():
             return temporary, handle
         os.close(handle)  # taken for stale before it was locked
+    raise FileNotFoundError(errno.ENOENT, "nothing can be made there", str(target.parent))
 
 
 def _beside(target: Path) -> Path:
@@ -142,16 +164,6 @@ def _beside(target: Path) -> Path:
 
 def _prefix(target: Path) -> str:
     return f".{target.name}.imagebuilder-"
-
-
-def _check_replaceable(target: Path, marker: str) -> None:
-    if target.is_symlink() or not target.is_dir():
-        raise UsageProblem(f"{target} exists and is not a directory", hint="remove it, or name another place")
-    if not (target / marker).is_file() and any(target.iterdir()):
-        raise UsageProblem(
-            f"{target} is not empty and holds no {marker}: it is not replaced",
-            hint="name a new or an empty directory",
-        )
 
 
 def _remove_stale(target: Path) -> None:

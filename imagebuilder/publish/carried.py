@@ -100,7 +100,7 @@ def save(folder: Path, artefacts: tuple[Artefact, ...]) -> None:
         files[blob_path(entry.digest)] = item.data
         files |= {blob_path(digest): data for digest, data in item.blobs.items()}
     files["index.json"] = ImageIndex(manifests=tuple(entries)).to_bytes()
-    with new_directory(folder, marker=MARKER) as new:
+    with new_directory(folder, marker=MARKER, others=("index.json", "blobs")) as new:
         (new / "blobs" / "sha256").mkdir(parents=True)
         for path, data in files.items():
             (new / path).write_bytes(data)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.support.fixtures import imagebuilder
+from tests.support.fixtures import imagebuilder, small
 
-__all__ = ["imagebuilder"]
+__all__ = ["imagebuilder", "small"]

@@ -6,6 +6,7 @@ import io
 import re
 import tarfile
 
+from imagebuilder.builders.docker.context import DOCKERFILE, MARKER, TOP
 from imagebuilder.dockerfile import PIP, context_files, render
 from imagebuilder.dockerfile.context import files_tar
 from imagebuilder.stack.model import File, Stack
@@ -36,6 +37,15 @@ def test_all_that_the_dockerfile_reads_is_in_the_context() -> None:
                 assert name in found
             for folder, file in re.findall(r"source=(layers/\S+),target.*?/mnt/layer/(\S+)", text, re.S):
                 assert f"{folder}/{file}" in found
+
+
+def test_a_context_is_known_again_by_what_is_in_it() -> None:
+    """`render` replaces a folder that holds the marker and nothing but these."""
+    for stack in (stack_of(), image_stack_of()):
+        for vendored in (False, True):
+            found = paths(stack, vendored=vendored)
+            assert MARKER in found
+            assert {DOCKERFILE, *(path.partition("/")[0] for path in found)} <= set(TOP)
 
 
 def test_requirements_pin_every_wheel_by_hash() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from imagebuilder.cache import Cache
 from imagebuilder.errors import ArtefactUnusable, MachineLacks, UsageProblem
-from imagebuilder.oci.archive import read_archive, write_archive
+from imagebuilder.oci.archive import check_place, read_archive, write_archive, write_image
 from imagebuilder.oci.descriptor import OCI_INDEX, Descriptor, ImagePlatform
 from imagebuilder.oci.image import Image
 from imagebuilder.oci.layout import blob_path, documents, read_layout, write_layout
@@ -139,10 +139,26 @@ def make_foreign(folder: Path) -> None:
     (folder / "thesis.txt").write_text("years of work")
 
 
+def make_project(folder: Path) -> None:
+    """An image that somebody keeps other things beside."""
+    make_others(folder)
+    (folder / "manifest.json").write_text("[]")
+    (folder / "notes.txt").write_text("what I saw")
+
+
+def make_others(folder: Path) -> None:
+    """A layout as other programs write it, perhaps with many images."""
+    (folder / "blobs").mkdir(parents=True)
+    (folder / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
+    (folder / "index.json").write_text("{}")
+
+
 @pytest.mark.parametrize(
     ("prepare", "message"),
     [
-        (make_foreign, "not empty and holds no oci-layout"),
+        (make_foreign, "not empty and holds no manifest.json"),
+        (make_project, "not empty and holds notes.txt"),
+        (make_others, "not empty and holds no manifest.json"),
         (lambda p: p.write_text("file"), "not a directory"),
         (lambda p: p.symlink_to(p.parent), "not a directory"),
     ],
@@ -155,6 +171,54 @@ def test_what_is_no_layout_is_not_replaced(
     with pytest.raises(UsageProblem, match=message):
         write_layout(tmp_path / "out", image)
     assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        lambda p: p.write_text("years of work"),
+        lambda p: p.write_text("x" * 5000),
+        lambda p: tarfile.open(p, "w").close(),
+        lambda p: p.symlink_to("nowhere"),
+        lambda p: p.mkdir(),
+        os.mkfifo,
+    ],
+    ids=["text", "long text", "another tar", "a link to nowhere", "a folder", "a pipe"],
+)
+def test_what_is_no_archive_is_not_replaced(
+    prepare: Callable[[Path], object], image: Image, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.tar"
+    prepare(out)
+    before = (out.lstat(), out.read_bytes() if out.is_file() else b"")
+    for refuse in (lambda: check_place(out), lambda: write_image(out, image)):
+        with pytest.raises(UsageProblem, match="not replaced"):
+            refuse()
+    after = out.lstat()
+    assert (after.st_ino, after.st_mtime, after.st_mode) == (
+        before[0].st_ino,
+        before[0].st_mtime,
+        before[0].st_mode,
+    )
+    assert (out.read_bytes() if out.is_file() else b"") == before[1]
+
+
+def test_an_archive_of_ours_or_an_empty_file_is_replaced(
+    make_image: Callable[..., Image], cache: Cache, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.tar"
+    out.touch()
+    for content in (b"one", b"two"):
+        image = make_image(content)
+        check_place(out)
+        write_image(out, image)
+        assert read_archive(out, cache)[0].image.digest == image.digest
+
+
+@pytest.mark.parametrize("name", ["x", "x.tar", "self/x"])
+def test_where_the_system_makes_no_files_it_ends_with_an_error(name: str, image: Image) -> None:
+    with pytest.raises(MachineLacks, match="cannot be written"):
+        write_image(Path("/proc") / name, image)
 
 
 def test_a_failure_keeps_the_old_layout(make_image: Callable[..., Image], tmp_path: Path) -> None:
@@ -185,7 +249,8 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from imagebuilder.oci import swap
-with swap.new_directory(Path(sys.argv[1]), marker="oci-layout") as new:
+others = ("oci-layout", "index.json", "blobs")
+with swap.new_directory(Path(sys.argv[1]), marker="manifest.json", others=others) as new:
     (new / "oci-layout").write_text("half")
     os.kill(os.getpid(), signal.SIGKILL)
 """

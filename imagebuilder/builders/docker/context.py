@@ -9,10 +9,11 @@ from pathlib import Path
 from imagebuilder.builders.direct.build import Obtain, build
 from imagebuilder.builders.direct.derive import derive_patched, patched_version
 from imagebuilder.builders.direct.layers import Inputs
-from imagebuilder.cache import Cache, storage_errors
+from imagebuilder.cache import Cache
 from imagebuilder.dockerfile import PIP, ContextFile, Derived, context_files
+from imagebuilder.dockerfile.model import BASE_TAR, FILES_TAR, LAYERS, TOOLS
 from imagebuilder.errors import UsageProblem
-from imagebuilder.oci.swap import link_or_copy, new_directory
+from imagebuilder.oci.swap import check_directory, link_or_copy, new_directory
 from imagebuilder.plan import Plan, PlannedWheel
 from imagebuilder.progress import Reporter
 from imagebuilder.stack import Stack, shipped_folder
@@ -20,6 +21,8 @@ from imagebuilder.values import Digest
 
 DOCKERFILE = "Dockerfile"
 TEMPLATE = "Dockerfile.j2"
+MARKER = f"{TOOLS}/install-wheels"  # in every context, and in nobody else's folder
+TOP = (DOCKERFILE, TOOLS, LAYERS, BASE_TAR, FILES_TAR)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,12 +63,13 @@ def write_context(
     vendored: with all wheels in it, so that the build needs no network. Files of the cache are linked, not
     copied. Raises ArtefactUnusable, MachineLacks, UsageProblem.
     """
+    check_directory(target, marker=MARKER, others=TOP)
     patched = [w for w in plan.wheels if w.patches]
     with means.cache.temporary() as scratch:
         files = means.obtain([PIP, *(w.wheel for w in plan.wheels if vendored or w.patches)], [])
         derived = {w.wheel.sha256: _derive(w, stack, files[w.wheel.sha256], scratch) for w in patched}
         listed = context_files(plan, stack, derived=derived, tools=read_tools(), vendored=vendored)
-        with storage_errors(target), new_directory(target, marker=DOCKERFILE) as folder:
+        with new_directory(target, marker=MARKER, others=TOP) as folder:
             (folder / DOCKERFILE).write_text(dockerfile, encoding="utf-8")
             sources = _Sources(plan=plan, stack=stack, means=means, files=files, derived=scratch)
             for file in listed:

@@ -59,6 +59,7 @@ def command(
     if stack is None:
         raise click.UsageError("Missing argument 'STACK'.")
     from imagebuilder.checks.report import as_sarif, as_text, origins
+    from imagebuilder.cli.symbols import with_cxx_names
 
     findings, path = run_checks(context, stack, against, read_base=read_base, online=online)
     if sarif is not None:
@@ -75,7 +76,7 @@ def command(
     if as_json:
         say_json("check", {"findings": [f.as_json() for f in findings]})
     else:
-        say(as_text(findings, verbose=everything))
+        say(with_cxx_names(as_text(findings, verbose=everything)))
         if findings:
             say(origins(findings, codes()))
     refuse_errors(stack, findings)

@@ -90,10 +90,12 @@ def _table(package: str, against: str, answers: list[Row]) -> None:
 
 
 def _reason(row: Row) -> str:
+    from imagebuilder.cli.symbols import cxx_name
+
     if row.missing:
         more = f" and {len(row.missing) - 1} more" if len(row.missing) > 1 else ""
         near = dict(row.instead).get(row.missing[0])
-        return f"missing {row.missing[0]}{more}" + (f"; it has {near}" if near else "")
+        return f"missing {cxx_name(row.missing[0])}{more}" + (f"; it has {cxx_name(near)}" if near else "")
     if row.because:
         return row.because
     return f"{len(row.unchecked)} symbols not checked (--full does)" if row.unchecked else ""

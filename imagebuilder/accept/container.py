@@ -12,8 +12,9 @@ import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
+from imagebuilder.accept.model import RuntimeKind
 from imagebuilder.accept.server import LOG_LINES, Launch, Script, redact
 from imagebuilder.builders.docker.advice import refused
 from imagebuilder.builders.docker.engine import Engine
@@ -94,7 +95,7 @@ class ContainerServer:
 class DockerRuntime:
     """Containers of one image. identity: of this process, as `owner_now` has it."""
 
-    kind: Literal["docker", "process"] = "docker"
+    kind: RuntimeKind = "docker"
 
     def __init__(
         self, engine: Engine, image: str, stack_name: str, identity: str, reporter: Reporter
@@ -122,6 +123,9 @@ class DockerRuntime:
                     container.remove(force=True, v=True)
                     removed += 1
         return removed
+
+    def host(self) -> None:
+        """This machine."""
 
     def start(self, launch: Launch) -> ContainerServer:
         """Create and start a container; it is removed again when that fails."""

@@ -36,9 +36,10 @@ REASONS = {
 
 
 class Sampler:
-    """Samples all GPUs in a thread from `start` to `stop`. Use as a context manager."""
+    """Samples all GPUs in a thread. Use as a context manager. idle: none, the servers are elsewhere."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, idle: bool = False) -> None:
+        self._idle = idle
         self._facts = HostFacts(machine=f"{platform.system()} {platform.release()} {platform.machine()}")
         self._samples: list[HostSample] = []
         self._end = threading.Event()
@@ -48,7 +49,8 @@ class Sampler:
         self._crowded: tuple[str, ...] = ()
 
     def __enter__(self) -> Sampler:
-        self._open()
+        if not self._idle:
+            self._open()
         if self._handles:
             self._thread = threading.Thread(target=self._work, name="nvml", daemon=True)
             self._thread.start()

@@ -20,6 +20,10 @@ BASELINE: ArmName = "baseline"
 EAGLE3: ArmName = "eagle3"
 ARMS: tuple[ArmName, ArmName] = (BASELINE, EAGLE3)
 
+RuntimeKind = Literal["docker", "kubernetes", "process"]
+"""`docker`: in containers here; `kubernetes`: in a pod; `process`: a rehearsal without the image."""
+OF_THE_IMAGE: tuple[RuntimeKind, ...] = ("docker", "kubernetes")
+
 Stage = Literal["survey", "load"]
 """`survey`: every prompt once, untimed, for counters, answers and texts; `load`: what is timed."""
 
@@ -233,7 +237,8 @@ class HostSample:
 class HostFacts:
     """The machine that was measured on. note: why there is nothing about GPUs, where there is nothing.
 
-    throttling: what was noticed while load was on, as sentences.
+    throttling: what was noticed while load was on, as sentences. path_ms: a round trip to the servers, where
+    they are not on the machine that asks them.
     """
 
     machine: str = ""
@@ -243,6 +248,7 @@ class HostFacts:
     samples: tuple[HostSample, ...] = ()
     throttling: tuple[str, ...] = ()
     note: str = ""
+    path_ms: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,7 +310,7 @@ class RunResult:
     stack: str
     config_digest: str | None
     manifest_digest: str | None = None
-    runtime: Literal["docker", "process"]
+    runtime: RuntimeKind
     scenario: Scenario
     prompts: tuple[PromptInfo, ...] = ()
     planned_units: int

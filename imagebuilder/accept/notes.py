@@ -34,6 +34,12 @@ def remarks(
 def _scope(run: RunResult) -> Iterator[str]:
     if run.runtime == "process":
         yield "A rehearsal without a container: it accepts no image."
+    if run.host.path_ms is not None:
+        yield (
+            "The servers were reached through kubectl port-forward. A round trip took "
+            f"{run.host.path_ms:.1f} ms, which every request of both servers takes on top: times to the "
+            "first token are longer by it, and a speedup looks a little smaller than it is."
+        )
     load = run.scenario.load
     starts = {r.start for level in load.concurrency for r in run.load_rounds(EAGLE3, level)}
     if len(starts) == 1 and load.start_variation is None:

@@ -14,8 +14,8 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
 
+from imagebuilder.accept.model import RuntimeKind
 from imagebuilder.accept.server import LOG_LINES, Launch, Script
 from imagebuilder.errors import MachineLacks, NotAccepted
 from imagebuilder.stack.model import Stack
@@ -60,7 +60,7 @@ class ProcessServer:
 class ProcessRuntime:
     """Use as a context manager: its folder goes with it. environment: what servers get to begin with."""
 
-    kind: Literal["docker", "process"] = "process"
+    kind: RuntimeKind = "process"
 
     def __init__(self, stack: Stack, environment: Mapping[str, str]) -> None:
         self._stack = stack
@@ -87,9 +87,12 @@ class ProcessRuntime:
         """Nothing is ever left: processes die with their parent."""
         return 0
 
+    def host(self) -> None:
+        """This machine."""
+
     def start(self, launch: Launch) -> ProcessServer:
         """Start it on a free port of 127.0.0.1."""
-        port = _free_port()
+        port = free_port()
         words = with_option(with_option(launch.command, "--port", str(port)), "--host", "127.0.0.1")
         log = self._root / f"{launch.arm}-{len(self._servers)}.log"
         with log.open("wb") as out:
@@ -135,7 +138,7 @@ class ProcessRuntime:
                 stdout=out,
                 stderr=stderr,
                 start_new_session=True,  # Ctrl-C is ours to handle
-                preexec_fn=_die_with_parent,  # noqa: PLW1509 - it calls one C function
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - it calls one C function
             )
         except OSError as error:
             raise MachineLacks(
@@ -148,11 +151,13 @@ class ProcessRuntime:
 _LIBC = ctypes.CDLL(None)
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """In a child, before its program: it is killed when the thread that started it ends."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """One of 127.0.0.1 that nobody has, for now."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         port: int = listening.getsockname()[1]

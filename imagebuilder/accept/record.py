@@ -11,7 +11,7 @@ from typing import Literal
 from imagebuilder.accept.answers import Answers
 from imagebuilder.accept.divergence import Divergence
 from imagebuilder.accept.figures import AcceptLength, LevelFigures
-from imagebuilder.accept.model import RunResult
+from imagebuilder.accept.model import OF_THE_IMAGE, RunResult
 from imagebuilder.accept.requirement import Outcome, Requirement
 from imagebuilder.accept.verdict import Verdict
 from imagebuilder.errors import NotAccepted
@@ -58,7 +58,7 @@ class Record:
     @property
     def accepts(self) -> bool:
         """Whether this is a pass of an image, not of a rehearsal."""
-        return self.outcome == "pass" and self.config_digest is not None and self.runtime == "docker"
+        return self.outcome == "pass" and self.config_digest is not None and self.runtime in OF_THE_IMAGE
 
 
 def make_record(run: RunResult, verdict: Verdict, before: tuple[Outcome, ...] = ()) -> Record:

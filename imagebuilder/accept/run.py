@@ -71,9 +71,9 @@ class Order:
 
 def run(order: Order, runtime: Runtime, reporter: Reporter) -> RunResult:
     """Carry it out. A server that fails ends the run with `failure`; MachineLacks and Ctrl-C pass through."""
-    with Sampler() as sampler, _terminated():
+    with Sampler(idle=runtime.host() is not None) as sampler, _terminated():
         if left := runtime.clean():
-            reporter.note(f"removed {left} containers that a killed run had left")
+            reporter.note(f"removed {left} containers or jobs that a killed run had left")
         return _Run(order, runtime, reporter, sampler).carry_out()
 
 
@@ -151,7 +151,7 @@ class _Run:
         return self.result
 
     def _keep(self, **changes: Any) -> None:
-        self.result = replace(self.result, host=self.sampler.facts, **changes)
+        self.result = replace(self.result, host=self.runtime.host() or self.sampler.facts, **changes)
         self.order.keep(self.result)
 
     # ---------------------------------------------------------------- before the load

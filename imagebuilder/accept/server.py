@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Protocol
 
 from imagebuilder.accept.client import Client
-from imagebuilder.accept.model import ArmName
+from imagebuilder.accept.model import ArmName, HostFacts, RuntimeKind
 from imagebuilder.errors import NotAccepted
 from imagebuilder.progress import Reporter
 from imagebuilder.stack.model import Gpus, Mount, Pairs
@@ -66,11 +66,14 @@ class Runtime(Protocol):
     """Where servers run."""
 
     @property
-    def kind(self) -> Literal["docker", "process"]:
-        """`docker`: the image itself; `process`: a rehearsal without it."""
+    def kind(self) -> RuntimeKind:
+        """Whether it is the image itself that runs, and where."""
 
     def clean(self) -> int:
         """Remove what a killed imagebuilder left; how many there were."""
+
+    def host(self) -> HostFacts | None:
+        """Where servers run, as far as it is known from here; None: on this machine."""
 
     def start(self, launch: Launch) -> Server:
         """Start a server; it is not healthy yet. MachineLacks, NotAccepted."""

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from packaging.version import Version
 
-from imagebuilder.accept.model import SmokeCheck, SmokeReport
+from imagebuilder.accept.model import OF_THE_IMAGE, SmokeCheck, SmokeReport
 from imagebuilder.accept.server import Launch, Runtime, Script
 from imagebuilder.checks import acceptance as codes
 from imagebuilder.checks.model import Code, Finding
@@ -42,11 +42,11 @@ def probe(stack: Stack, lock: Lock, launch: Launch, runtime: Runtime, *, jobs: i
     """Let the probe run where the server will; what it told. NotAccepted."""
     env = dict((*stack.env, *launch.env))
     asked = {
-        "packages": [wheel.name for wheel in lock.wheels] if runtime.kind == "docker" else [],
+        "packages": [wheel.name for wheel in lock.wheels] if runtime.kind in OF_THE_IMAGE else [],
         "jobs": jobs,
         "timeout": IMPORT_TIMEOUT,
         "folders": ["/tmp", *(env[name] for name in _CACHES if env.get(name))]
-        if runtime.kind == "docker"
+        if runtime.kind in OF_THE_IMAGE
         else [],
     }
     source = Path(__file__).with_name("probe.py").read_text(encoding="utf-8")
@@ -66,7 +66,7 @@ def judge(
 ) -> SmokeReport:
     """What the probe's words mean. kind: of the runtime; a `process` says nothing about the image. Pure."""
     checks: list[SmokeCheck] = []
-    if kind == "docker":
+    if kind in OF_THE_IMAGE:
         checks += [*_packages(lock, told), *_folders(told, acceptance)]
     checks += [*_torch(lock, told), *_gpus(stack, acceptance, told)]
     return SmokeReport(checks=tuple(_waived(check, stack) for check in checks), facts=_facts(told))

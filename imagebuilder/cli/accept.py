@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from imagebuilder.accept.results import Stored
     from imagebuilder.accept.run import Order
     from imagebuilder.accept.server import Runtime
+    from imagebuilder.cli.cluster import Subject
     from imagebuilder.cli.prepare import Prepared
     from imagebuilder.publish.built import BuiltImage
     from imagebuilder.stack.model import Acceptance, Gpus, Stack
@@ -37,6 +38,7 @@ class Wish:
     if_needed: bool
     extend: bool
     results: Path
+    cluster: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,10 +55,21 @@ class Asked:
 @stack_argument
 @click.option(
     "--runtime",
-    type=click.Choice(["docker", "process", "auto"]),
+    "--on",
+    "runtime",
+    type=click.Choice(["docker", "kubernetes", "process", "auto"]),
     default="docker",
-    help="process: the server as a process here, without the image. A rehearsal: it accepts nothing. "
-    "auto: docker where an engine answers, else process.",
+    help="docker: containers here. kubernetes: one pod in a cluster, as [deploy.kubernetes] says. process: "
+    "processes here, without the image; a rehearsal, it accepts nothing. auto: docker where an engine "
+    "answers, else process.",
+)
+@click.option(
+    "--image",
+    metavar="REF@DIGEST",
+    help="With kubernetes: what is accepted. Default: the built image, in the stack's [image] repository.",
+)
+@click.option(
+    "--context", "cluster", metavar="NAME", help="With kubernetes: the cluster, as kubectl knows it."
 )
 @click.option("--gpus", metavar="all|none|0,1,…", help="GPUs of each server. Default: the stack's.")
 @click.option("--smoke-only", is_flag=True, help="Look whether the image works, and start no server.")
@@ -78,10 +91,13 @@ class Asked:
     default=RESULTS,
     help="Where results are kept.  [default: results]",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be run, and run nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Say what would be run (with kubernetes: the manifests), and run nothing."
+)
 @json_option
 def command(
-    context: Context, *, stack: str, gpus: str | None, dry_run: bool, as_json: bool, **wishes: Any
+    context: Context, *, stack: str, gpus: str | None, image: str | None, dry_run: bool, as_json: bool,
+    **wishes: Any,
 ) -> None:  # fmt: skip
     """Prove the built image (images/STACK): smoke, baseline, EAGLE-3, verdict. Prints the report's path.
 
@@ -91,17 +107,23 @@ def command(
 
     prepared = prepare(context, stack)
     wish = _resolved(context, prepared.stack, Wish(**wishes))
+    if (image or wish.cluster) and wish.runtime != "kubernetes":
+        raise UsageProblem("--image and --context are for a cluster", wanted="--on kubernetes")
     asked = _asked(prepared.stack, _gpus(gpus))
     _lint(context, prepared.stack, asked.acceptance, wish)
-    if dry_run:
+    if dry_run and wish.runtime != "kubernetes":
         _describe(asked, wish)
         return
-    built = _built(context, prepared) if wish.runtime == "docker" else None
-    if wish.if_needed and not wish.smoke_only and (stored := _known(context, asked, wish, built)):
+    subject = _subject(context, prepared, asked, wish, image)
+    if dry_run and subject.job:
+        subject.job.tell(as_json)
+        return
+    subject = subject.resolved(context)
+    if wish.if_needed and not wish.smoke_only and (stored := _known(context, asked, wish, subject)):
         _tell(stored, as_json)
         return
-    with _runtime(context, prepared, built) as runtime:
-        order = _order(context, prepared, asked, wish, built)
+    with _runtime(context, prepared, subject, wish) as runtime:
+        order = _order(context, prepared, asked, wish, subject)
         result = _run(context, order, runtime)
     if wish.smoke_only:
         _tell_smoke(result, as_json)
@@ -144,7 +166,9 @@ def _lint(context: Context, stack: Stack, acceptance: Acceptance, wish: Wish) ->
     from imagebuilder.checks.registry import failing
 
     here = hosted(acceptance) if wish.runtime == "docker" else Hosted()
-    findings = lint(stack, acceptance, here, os.environ)
+    # A cluster has secrets of its own: the Job refers to them.
+    known = dict.fromkeys(acceptance.secrets, "-") if wish.runtime == "kubernetes" else os.environ
+    findings = lint(stack, acceptance, here, known)
     wrong = failing(findings)
     for finding in findings:
         if finding.waived is None and finding not in wrong:
@@ -183,7 +207,7 @@ def _describe(asked: Asked, wish: Wish) -> None:
 # ---------------------------------------------------------------- running
 
 
-def _order(context: Context, prepared: Prepared, asked: Asked, wish: Wish, built: BuiltImage | None) -> Order:
+def _order(context: Context, prepared: Prepared, asked: Asked, wish: Wish, subject: Subject) -> Order:
     from imagebuilder.accept import results
     from imagebuilder.accept.looks import most_units
     from imagebuilder.accept.run import Order
@@ -205,9 +229,9 @@ def _order(context: Context, prepared: Prepared, asked: Asked, wish: Wish, built
         prompts=asked.prompts,
         tasks=asked.tasks,
         planned_units=most_units(asked.scenario.load, extend=wish.extend),
-        config_digest=built.image.config_digest.text if built else None,
-        manifest_digest=built.image.digest.text if built else None,
-        secrets={name: os.environ[name] for name in asked.acceptance.secrets},
+        config_digest=subject.config,
+        manifest_digest=subject.manifest,
+        secrets={} if subject.job else {name: os.environ[name] for name in asked.acceptance.secrets},
         smoke_only=wish.smoke_only,
         keep=keep,
         more=lambda result: not settled(result, earlier),
@@ -221,9 +245,13 @@ def _run(context: Context, order: Order, runtime: Runtime) -> RunResult:
 
 
 @contextmanager
-def _runtime(context: Context, prepared: Prepared, built: BuiltImage | None) -> Iterator[Runtime]:
-    """Where the servers run: in containers of the image, or without one as processes."""
-    if built is None:
+def _runtime(context: Context, prepared: Prepared, subject: Subject, wish: Wish) -> Iterator[Runtime]:
+    """Where the servers run: in containers of the image here, in a cluster, or without it as processes."""
+    if subject.job is not None:
+        with subject.job.runtime(context, wish.cluster) as pod:
+            yield pod
+        return
+    if subject.built is None:
         from imagebuilder.accept.process import ProcessRuntime
 
         context.reporter.warn("a rehearsal without the image: it accepts nothing")
@@ -239,7 +267,7 @@ def _runtime(context: Context, prepared: Prepared, built: BuiltImage | None) -> 
         hint = "start it, or set DOCKER_HOST; `--runtime process` rehearses without Docker"
         raise MachineLacks(error.what, seen=error.seen, hint=hint) from error
     with engine:
-        image = _loaded(context, prepared, built, engine)
+        image = _loaded(context, prepared, subject.built, engine)
         yield DockerRuntime(engine, image, prepared.stack.name, owner_now(), context.reporter)
 
 
@@ -261,15 +289,27 @@ def _resolved(context: Context, stack: Stack, wish: Wish) -> Wish:
     return replace(wish, runtime="process")
 
 
-def _known(context: Context, asked: Asked, wish: Wish, built: BuiltImage | None) -> Stored | None:
+def _known(context: Context, asked: Asked, wish: Wish, subject: Subject) -> Stored | None:
     """The result that makes another run needless."""
     from imagebuilder.accept.results import still_passes
 
-    digest = built.image.config_digest.text if built else None
-    stored = still_passes(context.cwd / wish.results, digest, asked.scenario)
+    stored = still_passes(context.cwd / wish.results, subject.config, asked.scenario)
     if stored and stored.record:
         context.reporter.note(f"nothing to do: passed at {stored.record.started}")
     return stored
+
+
+def _subject(context: Context, prepared: Prepared, asked: Asked, wish: Wish, image: str | None) -> Subject:
+    """What is to be accepted. UsageProblem, StackInvalid where there is nothing."""
+    from imagebuilder.cli.cluster import Subject, cluster_job
+
+    if wish.runtime == "kubernetes":
+        job = cluster_job(context, prepared.stack, asked.acceptance, asked.scenario, image)
+        return Subject(job=job, manifest=str(job.image.digest))
+    if wish.runtime == "process":
+        return Subject()
+    built = _built(context, prepared)
+    return Subject(built=built, config=built.image.config_digest.text, manifest=built.image.digest.text)
 
 
 def _built(context: Context, prepared: Prepared) -> BuiltImage:

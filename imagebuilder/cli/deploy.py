@@ -53,7 +53,7 @@ def docker(
     from imagebuilder.deploy.container import container_of
 
     found = stack_of(context, stack)
-    ref = _reference(image) if image else None
+    ref = reference(image) if image else None
     if rollback and (image or dry_run or form != "run"):
         raise UsageProblem("--rollback goes alone: it starts the container that is there")
     if rollback:
@@ -69,7 +69,7 @@ def docker(
     with _connect() as engine:
         known = _bring(context, engine, found, ref, wanted)
         if not unaccepted:
-            config = known or _config_of(context, found, ref or _reference(wanted.image))
+            config = known or config_of(context, found, ref or reference(wanted.image))
             _require_acceptance(context, found, config)
         _start(context, engine, wanted, secrets, as_json)
 
@@ -80,7 +80,7 @@ def _forewarn(context: Context, stack: Stack, ref: ImageRef | None) -> None:
 
     try:
         _require_acceptance(
-            context, stack, _config_of(context, stack, ref) if ref else _record(context, stack).config
+            context, stack, config_of(context, stack, ref) if ref else _record(context, stack).config
         )
     except ImagebuilderError as error:
         would = "would be refused" if isinstance(error, NotAccepted) or ref is None else "may be refused"
@@ -188,10 +188,10 @@ def kubernetes(
         names = ", ".join(words.get(name, f"--{name.replace('_', '-')}") for name in given)
         raise UsageProblem(f"{names}: only with --apply")
     found = stack_of(context, stack)
-    ref = _reference(image) if image else _pushed_reference(context, found)
+    ref = reference(image) if image else pushed_reference(context, found)
     documents = manifests(found, ref, service_monitor=service_monitor)
     if not unaccepted:
-        _require_acceptance(context, found, _config_of(context, found, ref))
+        _require_acceptance(context, found, config_of(context, found, ref))
     if applying:
         said = _apply(context, found, documents, **wishes)
         if as_json:
@@ -228,7 +228,8 @@ command.add_command(kubernetes, "kubernetes")
 # ---------------------------------------------------------------- which image
 
 
-def _reference(text: str) -> ImageRef:
+def reference(text: str) -> ImageRef:
+    """What `--image` names. UsageProblem."""
     from imagebuilder.values import ImageRef
 
     try:
@@ -281,7 +282,7 @@ def _record(context: Context, stack: Stack) -> BuildRecord:
     return record
 
 
-def _pushed_reference(context: Context, stack: Stack) -> ImageRef:
+def pushed_reference(context: Context, stack: Stack) -> ImageRef:
     """The built image, where the stack says that it is pushed to."""
     from dataclasses import replace
 
@@ -322,7 +323,7 @@ def _bring(
     return None if engine.facts.has_containerd_store else known
 
 
-def _config_of(context: Context, stack: Stack, ref: ImageRef) -> Digest:
+def config_of(context: Context, stack: Stack, ref: ImageRef) -> Digest:
     """What acceptance binds to: from the build record where it is this image, else from its registry."""
     from imagebuilder.oci.base import resolve_base
     from imagebuilder.publish.built import read_record

@@ -64,11 +64,9 @@ class Cluster:
         words = ["apply", "--server-side", "--field-manager", FIELD_MANAGER, "--filename", "-"]
         words += ["--force-conflicts"] if self.force else []
         with reporter.task("asking the cluster" if dry_run else "applying"):
-            said = self._kubectl(
-                [*words, "--dry-run=server"], data, "the cluster does not take the manifests"
-            )
+            said = self.ask([*words, "--dry-run=server"], data, "the cluster does not take the manifests")
             if not dry_run:
-                said = self._kubectl(words, data, "the manifests could not be applied")
+                said = self.ask(words, data, "the manifests could not be applied")
         return tuple(line for line in said.splitlines() if line.strip())
 
     def wait(self, documents: tuple[dict[str, Any], ...], seconds: int, reporter: Reporter) -> None:
@@ -87,12 +85,16 @@ class Cluster:
         hint = f"kubectl --namespace {namespace} describe pods --selector app.kubernetes.io/name={name}"
         with reporter.task(f"waiting for {name}"):
             for words in asked:
-                self._kubectl(words, b"", f"{name} did not become available within {seconds} s", hint)
+                self.ask(words, b"", f"{name} did not become available within {seconds} s", hint)
 
-    def _kubectl(self, words: Sequence[str], data: bytes, what: str, hint: str = "") -> str:
-        command = ["kubectl", *(["--context", self.context] if self.context else []), *words]
+    def command(self, words: Sequence[str]) -> list[str]:
+        """kubectl with these words, for this cluster."""
+        return ["kubectl", *(["--context", self.context] if self.context else []), *words]
+
+    def ask(self, words: Sequence[str], data: bytes, what: str, hint: str = "") -> str:
+        """What kubectl says, which is given `data`. what: the error's words, where it fails. DeployFailed."""
         try:
-            done = self.run(command, data)
+            done = self.run(self.command(words), data)
         except FileNotFoundError:
             raise MachineLacks(
                 "kubectl is not here",

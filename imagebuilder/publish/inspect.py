@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from imagebuilder.accept.model import OF_THE_IMAGE
 from imagebuilder.cache import Cache
 from imagebuilder.oci.canonical import decode
 from imagebuilder.oci.descriptor import MANIFESTS, Descriptor
@@ -188,7 +189,7 @@ def _checks(value: Mapping[str, Any], image: Image, problems: list[str]) -> str:
 def _acceptance(value: Mapping[str, Any], image: Image, problems: list[str]) -> str:
     if value["config_digest"] != image.config_digest.text:
         problems.append("it is about another image")
-    if value["runtime"] != "docker":
+    if value["runtime"] not in OF_THE_IMAGE:
         problems.append("it is of a rehearsal")
     return f"{value['outcome']} on {value['started']}: {value['headline']}"
 

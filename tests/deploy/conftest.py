@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
+import shutil
 import socket
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +26,43 @@ from imagebuilder.values import ImageRef
 from tests.deploy.stacks import stack_of
 from tests.support.command import Machine
 from tests.support.engine import TestEngine, find_engine, find_gpu_engine
+from tests.support.kube_api import KubeApi
+
+Environment = Callable[[KubeApi], dict[str, str]]
+
+
+def no_kubectl() -> str:
+    """Why there is none that asks in the way that servers answer today; empty: there is one."""
+    if shutil.which("kubectl") is None:
+        return "no kubectl: apt-get install kubernetes-client, on Debian 13"
+    asked = subprocess.run(
+        ["kubectl", "version", "--client", "--output", "json"], capture_output=True, text=True, check=False
+    )
+    version = json.loads(asked.stdout)["clientVersion"]
+    if int(version["minor"].rstrip("+")) < 27:
+        return f"kubectl {version['gitVersion']} knows no OpenAPI v3, and the server here speaks nothing else"
+    return ""
+
+
+@pytest.fixture
+def kubectl(tmp_path: Path) -> Callable[[KubeApi], dict[str, str]]:
+    """The environment that leads a real kubectl to an API server."""
+    if why := no_kubectl():
+        pytest.skip(why)
+
+    def environment(api: KubeApi) -> dict[str, str]:
+        config = tmp_path / "kubeconfig"
+        cluster = {"name": "c", "cluster": {"server": api.url}}
+        context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
+        config.write_text(
+            json.dumps({
+                "apiVersion": "v1", "kind": "Config", "clusters": [cluster], "contexts": [context],
+                "users": [{"name": "u", "user": {}}], "current-context": "c",
+            })
+        )  # fmt: skip
+        return {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "KUBECONFIG": str(config)}
+
+    return environment
 
 
 @dataclass(frozen=True, kw_only=True)

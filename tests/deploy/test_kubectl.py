@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,50 +12,14 @@ from imagebuilder.deploy.kubectl import Cluster, Done, Runner, subprocess_runner
 from imagebuilder.deploy.kubernetes import manifests
 from imagebuilder.errors import DeployFailed, MachineLacks
 from imagebuilder.progress import Silent
+from tests.deploy.conftest import Environment
 from tests.deploy.stacks import IMAGE, kubernetes_stack
 from tests.support.command import Machine
-from tests.support.kube_api import LEADER_WORKER_SET, RESOURCES, KubeApi, Refusal, kube_api
+from tests.support.kube_api import LEADER_WORKER_SET, RESOURCES, Refusal, kube_api
 
 STACK = kubernetes_stack(
     env=(("TRICKY", "1e3"), ("QUOTED", 'it\'s "so": $(HOME) # no'), ("ON", "on"), ("EMPTY", "")),
 )
-
-
-def no_kubectl() -> str:
-    """Why there is none that asks in the way that servers answer today; empty: there is one."""
-    if shutil.which("kubectl") is None:
-        return "no kubectl: apt-get install kubernetes-client, on Debian 13"
-    asked = subprocess.run(
-        ["kubectl", "version", "--client", "--output", "json"], capture_output=True, text=True, check=False
-    )
-    version = json.loads(asked.stdout)["clientVersion"]
-    if int(version["minor"].rstrip("+")) < 27:
-        return f"kubectl {version['gitVersion']} knows no OpenAPI v3, and the server here speaks nothing else"
-    return ""
-
-
-@pytest.fixture
-def kubectl(tmp_path: Path) -> Callable[[KubeApi], dict[str, str]]:
-    """The environment that leads a real kubectl to an API server."""
-    if why := no_kubectl():
-        pytest.skip(why)
-
-    def environment(api: KubeApi) -> dict[str, str]:
-        config = tmp_path / "kubeconfig"
-        cluster = {"name": "c", "cluster": {"server": api.url}}
-        context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
-        config.write_text(
-            json.dumps({
-                "apiVersion": "v1", "kind": "Config", "clusters": [cluster], "contexts": [context],
-                "users": [{"name": "u", "user": {}}], "current-context": "c",
-            })
-        )  # fmt: skip
-        return {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "KUBECONFIG": str(config)}
-
-    return environment
-
-
-Environment = Callable[[KubeApi], dict[str, str]]
 
 
 def test_everything_is_applied_as_it_is(kubectl: Environment) -> None:

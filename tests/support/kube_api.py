@@ -1,7 +1,8 @@
-"""A small Kubernetes API server on loopback: discovery, OpenAPI, server-side apply.
+"""A small Kubernetes API server on loopback: discovery, OpenAPI, apply; with a node, Jobs and pods.
 
-It speaks what a real kubectl asks of it for `apply --server-side`. Objects are kept as they came; what a real
-server would refuse is refused by `refuse`, a function of the object.
+It speaks what a real kubectl asks of it for `apply --server-side`, `get`, `delete`, `logs` and
+`port-forward`. Objects are kept as they came; what a real server would refuse is refused by `refuse`, a
+function of the object.
 
 Sources: the Kubernetes API concepts pages (discovery, server-side apply, Status), kubectl's own requests.
 """
@@ -19,15 +20,20 @@ from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
+from tests.support.kube_node import Node
+from tests.support.spdy import Session
+
 Json = dict[str, Any]
 
 RESOURCES: dict[str, dict[str, str]] = {
     "v1": {
         "ConfigMap": "configmaps",
         "PersistentVolumeClaim": "persistentvolumeclaims",
+        "Pod": "pods",
         "Service": "services",
     },
     "apps/v1": {"Deployment": "deployments"},
+    "batch/v1": {"Job": "jobs"},
     "policy/v1": {"PodDisruptionBudget": "poddisruptionbudgets"},
 }
 LEADER_WORKER_SET = {"leaderworkerset.x-k8s.io/v1": {"LeaderWorkerSet": "leaderworkersets"}}
@@ -65,14 +71,20 @@ class KubeApi:
     refuse: Callable[[Json], Refusal | None] = lambda _: None
     applied: dict[str, Json] = field(default_factory=dict)
     changes: list[tuple[str, dict[str, list[str]]]] = field(default_factory=list)
+    node: Node | None = None
     url: str = ""
 
     def answer(self, method: str, target: str, body: bytes) -> tuple[int, Json]:
         url = urlsplit(target)
         path = url.path.rstrip("/")
         if method == "GET":
-            found = self._discovery(path) or self.applied.get(path)
+            query = parse_qs(url.query)
+            found = self._discovery(path) or self._object(path) or self._listed(path, query)
             return (200, found) if found else (404, NOT_FOUND.status())
+        if method == "DELETE" and (gone := self.applied.pop(path, None)):
+            if self.node is not None:
+                self.node.remove(gone["metadata"]["name"])
+            return 200, gone
         if method == "PATCH":
             return self._apply(path, parse_qs(url.query), yaml.safe_load(body))
         return 404, NOT_FOUND.status()
@@ -89,7 +101,33 @@ class KubeApi:
         stored["metadata"] |= {"uid": "0", "resourceVersion": str(len(self.changes))}
         if "dryRun" not in query:
             self.applied[path] = stored
+            if self.node is not None and stored["kind"] == "Job":
+                self.node.start(stored)
         return (201 if created else 200), stored
+
+    def _objects(self) -> dict[str, Json]:
+        pods = self.node.pods() if self.node is not None else []
+        where = "/api/v1/namespaces/{namespace}/pods/{name}"
+        return {**self.applied, **{where.format(**pod["metadata"]): pod for pod in pods}}
+
+    def _object(self, path: str) -> Json | None:
+        return self._objects().get(path)
+
+    def _listed(self, path: str, query: dict[str, list[str]]) -> Json | None:
+        """A collection, by label selector: `key` or `key=value`."""
+        kinds = {name: (api, kind) for api, all_of in self.resources.items() for kind, name in all_of.items()}
+        api, kind = kinds.get(path.rpartition("/")[2], ("", ""))
+        if not api or not path.startswith(f"/{_api_path(api)}/namespaces/"):
+            return None
+        key, equals, value = query.get("labelSelector", [""])[0].partition("=")
+        items = [
+            found
+            for where, found in self._objects().items()
+            if where.rpartition("/")[0] == path
+            and (not key or key in (labels := found["metadata"].get("labels", {})))
+            and (not equals or labels[key] == value)
+        ]
+        return {"kind": f"{kind}List", "apiVersion": api, "metadata": {}, "items": items}
 
     def _discovery(self, path: str) -> Json | None:
         schemas = {
@@ -155,11 +193,34 @@ def kube_api(**fields: Any) -> Iterator[KubeApi]:
         protocol_version = "HTTP/1.1"
 
         def _go(self) -> None:
+            url = urlsplit(self.path)
+            *_, pod, last = url.path.split("/")
+            if api.node is not None and last == "portforward":
+                self._forward(api.node, pod)
+                return
+            if api.node is not None and last == "log":
+                self._send(200, "text/plain", api.node.log(pod).encode())
+                return
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             code, answer = api.answer(self.command, self.path, body)
-            data = json.dumps(answer).encode()
+            self._send(code, "application/json", json.dumps(answer).encode())
+
+        def _forward(self, node: Node, pod: str) -> None:
+            """SPDY, as every kubectl can; newer ones ask for it over WebSocket first."""
+            if self.headers.get("Upgrade", "").upper() != "SPDY/3.1":
+                self._send(400, "text/plain", b"no such upgrade")
+                return
+            self.send_response(101)
+            self.send_header("Connection", "Upgrade")
+            self.send_header("Upgrade", "SPDY/3.1")
+            self.send_header("X-Stream-Protocol-Version", "portforward.k8s.io")
+            self.end_headers()
+            node.forward(pod, Session(self.rfile, self.connection))
+            self.close_connection = True
+
+        def _send(self, code: int, kind: str, data: bytes) -> None:
             self.send_response(code)
-            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
@@ -177,6 +238,8 @@ def kube_api(**fields: Any) -> Iterator[KubeApi]:
     try:
         yield api
     finally:
+        if api.node is not None:
+            api.node.close()
         server.shutdown()
         server.server_close()
         thread.join()

@@ -70,6 +70,11 @@ def _bytes(text: Any) -> int:
     return int(match[1]) * _UNITS.get(match[2], 1)
 
 
+def _serves(pod: Pod) -> bool:
+    """Whether others depend on it: a Job's pod is waited for, and nobody is led to it."""
+    return pod.owner["kind"] != "Job"
+
+
 def _probes(container: Json) -> Iterator[tuple[str, Json]]:
     return ((k, container[k]) for k in ("startupProbe", "readinessProbe", "livenessProbe") if k in container)
 
@@ -94,7 +99,7 @@ def probe_timeout(pod: Pod) -> Iterator[str]:
 
 def no_startup_probe(pod: Pod) -> Iterator[str]:
     for c in pod.containers:
-        if "startupProbe" not in c:
+        if "startupProbe" not in c and _serves(pod):
             yield c["name"]
 
 
@@ -121,7 +126,7 @@ def no_init(pod: Pod) -> Iterator[str]:
 def no_prestop(pod: Pod) -> Iterator[str]:
     for c in pod.containers:
         stop = c.get("lifecycle", {}).get("preStop", {})
-        if not (stop.get("sleep") or stop.get("exec")):
+        if not (stop.get("sleep") or stop.get("exec")) and _serves(pod):
             yield c["name"]
 
 
@@ -244,6 +249,23 @@ def rendezvous(pod: Pod) -> Iterator[str]:
                 yield f"{name} is missing"
 
 
+def retried(pod: Pod) -> Iterator[str]:
+    """What is measured a second time under the same name, without anybody having asked."""
+    if pod.owner["kind"] == "Job":
+        if pod.owner["spec"].get("backoffLimit", 6) != 0:
+            yield "backoffLimit"
+        if pod.spec.get("restartPolicy") != "Never":
+            yield "restartPolicy"
+
+
+def job_stays(pod: Pod) -> Iterator[str]:
+    """A Job that hangs keeps its GPUs, one that has ended its name."""
+    if pod.owner["kind"] == "Job":
+        yield from (
+            k for k in ("activeDeadlineSeconds", "ttlSecondsAfterFinished") if k not in pod.owner["spec"]
+        )
+
+
 # ---------------------------------------------------------------- rules of the whole set
 
 
@@ -284,10 +306,11 @@ _POD_RULES: dict[str, Callable[[Pod], Iterator[str]]] = {
     for rule in (
         probe_timeout, no_startup_probe, startup_budget, no_init, no_prestop, short_grace, no_shm,
         memory_below_shm, mutable_image, gpu_request_only, service_links, privileged, gpu_leak,
-        literal_secret, loopback, surge, unknown_volume, rendezvous,
+        literal_secret, loopback, surge, unknown_volume, rendezvous, retried, job_stays,
     )
 }  # fmt: skip
 _SET_RULES: dict[str, Callable[[Sequence[Json], Sequence[Pod]], Iterator[str]]] = {
     rule.__name__: rule for rule in (selector, taken_name, plain_secret)
 }
+JOB_RULES = frozenset(("retried", "job_stays"))
 RULES = frozenset((*_POD_RULES, *_SET_RULES))

@@ -13,10 +13,11 @@ import selectors
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import uvicorn
 
+from imagebuilder.accept.model import RuntimeKind
 from imagebuilder.accept.process import with_option
 from imagebuilder.accept.server import Launch, Script
 from imagebuilder.accept.simulator.app import make_app
@@ -128,7 +129,7 @@ class VirtualServer:
 class VirtualRuntime:
     """Runs simulators on one loop with a virtual clock. flags: more for every simulator."""
 
-    kind: Literal["docker", "process"] = "process"
+    kind: RuntimeKind = "process"
 
     def __init__(self, folder: Path, *flags: str) -> None:
         self.loop = VirtualLoop()
@@ -145,6 +146,9 @@ class VirtualRuntime:
 
     def clean(self) -> int:
         return 0
+
+    def host(self) -> None:
+        return None
 
     def start(self, launch: Launch) -> VirtualServer:
         self.launches.append(launch)

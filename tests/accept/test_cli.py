@@ -141,7 +141,7 @@ def edited(old: str, new: str) -> Callable[[str], str]:
 
 
 WRONG: dict[str, tuple[Callable[[str], str], tuple[str, ...], int, str]] = {
-    "no acceptance": (lambda _: "", (), 3, "acceptance: is missing"),
+    "no acceptance": (lambda _: "", (), 2, "a section [acceptance] in the stack file"),
     "an unknown set": (edited("rounds = 2", 'rounds = 2\nprompts = "poems"'), (), 2, "no prompt set 'poems'"),
     "strange GPUs": (str, ("--gpus", "one"), 2, "all, none, or numbers"),
     "a GPU twice": (str, ("--gpus", "0,0"), 2, "all, none, or numbers"),

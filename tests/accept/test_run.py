@@ -14,7 +14,7 @@ from imagebuilder.accept.prompts import Prompt, known_answers, load_set, select
 from imagebuilder.accept.run import Order, run
 from imagebuilder.accept.scenario import make_scenario
 from imagebuilder.accept.verdict import judge, settled
-from imagebuilder.errors import ChecksFailed, StackInvalid
+from imagebuilder.errors import ChecksFailed, SectionMissing
 from imagebuilder.lock.pylock import read_lock
 from imagebuilder.progress import Silent
 from imagebuilder.stack import Stack, find_stack, load_stack, shipped_folder
@@ -319,5 +319,5 @@ def test_the_draft_is_looked_at_before_any_server_is_started(
 def test_a_stack_without_acceptance() -> None:
     from imagebuilder.cli.accept import _asked
 
-    with pytest.raises(StackInvalid, match="acceptance"):
+    with pytest.raises(SectionMissing, match="acceptance"):
         _asked(replace(DEMO, acceptance=None), None)

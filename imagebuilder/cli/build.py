@@ -123,7 +123,7 @@ def _wish(
     except ValueError as error:
         raise UsageProblem(f"--tag: {error}") from None
     options = Options(builder=builder_name, vendored=vendored, no_cache=no_cache, template=template)
-    engine = connect() if chosen == "docker" or load or push else None
+    engine = connect(to_build=chosen == "docker") if chosen == "docker" or load or push else None
     return Wish(
         builder=chosen,
         options=options,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from imagebuilder.cli.report import STYLES, reporter_for
+from imagebuilder.errors import UsageProblem
 from imagebuilder.progress import Reporter
 
 if TYPE_CHECKING:
@@ -80,7 +81,12 @@ def verb(*, offline: bool = False, cls: type[click.Command] = click.Command) -> 
         def run(*, quiet: bool, verbose: bool, progress: str, **options: Any) -> Any:
             reporter = reporter_for(progress, sys.stderr, quiet=quiet, verbose=verbose)
             context = Context(reporter=reporter, offline=options.pop("offline", False))
-            return function(context, **options)
+            try:
+                return function(context, **options)
+            except UsageProblem as error:
+                if error.hint == UsageProblem.default_hint:  # the verb's own help says more
+                    error.hint = f"{click.get_current_context().command_path} --help"
+                raise
 
         if offline:
             run = click.option("--offline", is_flag=True, help="Use only what is here already.")(run)

@@ -63,11 +63,18 @@ def chosen_builder(context: Context, builder: str, builder_name: str | None) -> 
     return choice.builder
 
 
-def connect() -> Engine:
-    """The engine that this environment leads to. MachineLacks."""
+def connect(*, to_build: bool = False) -> Engine:
+    """The engine that this environment leads to. to_build: the direct builder would do. MachineLacks."""
+    from imagebuilder.builders.docker.advice import NO_ENGINE_NEEDED
     from imagebuilder.builders.docker.engine import Engine
+    from imagebuilder.errors import MachineLacks
 
-    return Engine.connect(os.environ)
+    try:
+        return Engine.connect(os.environ)
+    except MachineLacks as error:
+        if to_build:
+            error.hint += f"; {NO_ENGINE_NEEDED}"
+        raise
 
 
 def means(context: Context, prepared: Prepared, layer_cache: Cache | None = None) -> Means:

@@ -99,6 +99,7 @@ def _subject(context: Context, argument: str) -> Subject:
     place = Path(argument)
     if is_image(context.cwd / place):
         return Subject(argument=argument, built=read_built(context.cwd / place, context.cache), prepared=None)
+    _refuse_other_files(context.cwd / place, argument)
     prepared = prepare(context, argument)
     name = argument_of(context, prepared.stack)
     place = context.cwd / "images" / prepared.stack.name
@@ -118,6 +119,18 @@ def _subject(context: Context, argument: str) -> Subject:
             hint=f"imagebuilder build {name}",
         )
     return Subject(argument=name, built=built, prepared=prepared)
+
+
+def _refuse_other_files(place: Path, argument: str) -> None:
+    """UsageProblem for a path that is neither an image nor a stack file."""
+    is_path = "/" in argument or place.suffix == ".tar"
+    if is_path and (place.is_dir() or place.suffix == ".tar"):
+        raise UsageProblem(
+            f"there is no image in {argument}",
+            seen="a folder that is no OCI layout" if place.is_dir() else "no such file",
+            wanted="a stack that was built, an OCI layout (a folder), or a tar file of one",
+            hint="imagebuilder list shows the images that are here",
+        )
 
 
 def _target(subject: Subject, to: str | None) -> tuple[str, str, tuple[str, ...]]:

@@ -110,7 +110,7 @@ def _built(
     from imagebuilder.cli.docker import build_docker, connect
 
     options = Options(builder=builder_name, no_cache=True)
-    with connect() as engine:
+    with connect(to_build=True) as engine:
         return build_docker(context, prepared, engine, options, layer_cache=layer_cache).built.image
 
 

@@ -159,9 +159,15 @@ class Archive:
         return newer
 
     def _nowhere(self, pocket: str, tried: list[str]) -> ArtefactUnusable:
+        if self._settings.offline:
+            return ArtefactUnusable(
+                f"Debian's {pocket} is not asked: imagebuilder is offline",
+                hint="run it once without --offline (IMAGEBUILDER_OFFLINE): locking asks, a lock does not",
+            )
         return ArtefactUnusable(
             f"Debian's {pocket} cannot be reached from here",
-            seen="; ".join(tried) or "no mirror is configured, and this machine's apt has no HTTP source",
+            seen="; ".join(dict.fromkeys(tried))
+            or "no mirror is configured, and this machine's apt has no HTTP source",
             hint="name mirrors in the configuration (debian.mirrors, IMAGEBUILDER_DEBIAN_MIRRORS), or the "
             "snapshot archive (debian.snapshot) together with a date in the stack",
         )

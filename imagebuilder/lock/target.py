@@ -13,9 +13,11 @@ from packaging.requirements import Requirement
 from packaging.tags import Tag
 
 from imagebuilder.errors import Problem, StackInvalid
+from imagebuilder.stack.grammar import nearest
 from imagebuilder.stack.model import DebianBase, ImageBase, Stack
 from imagebuilder.values import Platform, Release
 
+_DEBIAN = ("bullseye", "bookworm", "trixie")
 # glibc by the distribution that a base image names in its tag, or that a Debian base is.
 # Source: each distribution's own libc6/glibc package.
 _GLIBC = {
@@ -115,6 +117,14 @@ def target_facts(stack: Stack) -> TargetFacts:
     Raises StackInvalid where neither says it.
     """
     glibc = stack.target.glibc or _glibc_of_base(stack)
+    if glibc is None and isinstance(stack.base, DebianBase):
+        problem = Problem(
+            key="base.debian.suite",
+            message=f"{stack.base.suite!r} is not a suite of Debian that is known here",
+            hint=nearest(stack.base.suite, _DEBIAN)
+            + '; for another one, run `ldd --version` there and write under [target]: glibc = "2.41"',
+        )
+        raise StackInvalid(str(stack.path or stack.name), [problem])
     if glibc is None or len(glibc.parts) < 2 or glibc.parts[0] != 2:
         key = "target.glibc"
         message = (

@@ -48,8 +48,9 @@ def wheels_of(
         raise UsageProblem(
             f"no release of {requirement} on the index {index!r} has a wheel for CPython {target.python} on "
             f"{target.platform.machine} with glibc {target.glibc}",
-            seen=f"{len(versions)} releases with wheels",
-            hint="another --python, --glibc or --index",
+            seen=f"{len(versions)} releases with wheels"
+            + (f", {versions[0]} the newest" if versions else ""),
+            hint="another release, --python or --glibc; --stack STACK takes target and indexes from a stack",
         )
     return found
 

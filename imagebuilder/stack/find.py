@@ -19,7 +19,12 @@ def find_stack(argument: str, cwd: Path) -> Path:
         path = cwd / argument
         if path.is_file():
             return path
-        raise UsageProblem(f"there is no stack file {shown(argument, 200)}", seen=str(path))
+        raise UsageProblem(
+            f"there is no stack file {shown(argument, 200)}",
+            seen=f"{path} is a folder" if path.is_dir() else f"nothing at {path}",
+            wanted="the path of a .toml file, or the name of a stack",
+            hint=f"imagebuilder init NAME, of {', '.join(p.stem for p in shipped_stacks())}",
+        )
     for folder in (cwd / FOLDER, shipped_folder()):
         path = folder / f"{argument}.toml"
         if argument and path.is_file() and not argument.startswith("pylock."):

@@ -9,7 +9,7 @@ from typing import Any
 
 import tomli
 
-from imagebuilder.errors import Problem, StackInvalid
+from imagebuilder.errors import Problem, StackInvalid, UsageProblem
 from imagebuilder.stack import rules
 from imagebuilder.stack.grammar import Folder, Place, Wrong, shown
 from imagebuilder.stack.keys import STACK
@@ -32,6 +32,8 @@ def load_stack(path: Path) -> Stack:
 def parse_stack(data: bytes, *, file: str, folder: Folder, path: Path | None = None) -> Stack:
     """The stack in these bytes; `file` is what errors call it. Raises StackInvalid."""
     raw = _parse_toml(data, file)
+    if "lock-version" in raw and "schema" not in raw:
+        raise UsageProblem(f"{file} is a lock (PEP 751), not a stack file", hint=_stack_of_lock(path))
     place = Place(folder=folder, names={"index": _declared_indexes(raw), "system": _written(raw, "system")})
     version = raw.get("schema")
     if isinstance(version, int) and not isinstance(version, bool) and version != 1:
@@ -45,6 +47,15 @@ def parse_stack(data: bytes, *, file: str, folder: Folder, path: Path | None = N
     if place.problems:
         raise StackInvalid(file, place.problems)
     return _assemble(fields, place, path)
+
+
+def _stack_of_lock(path: Path | None) -> str:
+    """Which stack file to give instead: the one that lies beside the lock and whose name it bears."""
+    name = path.name.removeprefix("pylock.") if path and path.name != "pylock.toml" else ""
+    beside = path.with_name(name) if path and name != path.name and name else None
+    if beside and beside.is_file():
+        return f"give the stack that it was made from: {beside}"
+    return "give the stack that it was made from: its name, or the path of its .toml file"
 
 
 def _assemble(fields: dict[str, Any], place: Place, path: Path | None) -> Stack:

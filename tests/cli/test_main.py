@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -13,6 +14,8 @@ from imagebuilder.cli import main as frame
 from imagebuilder.cli.main import VERBS, run
 from imagebuilder.errors import ArtefactUnusable
 from tests.support.command import Outcome
+from tests.support.http_server import Server
+from tests.support.small import Small
 
 Call = Callable[..., Outcome]
 
@@ -47,6 +50,63 @@ def test_an_unknown_stack_says_where_it_looked(imagebuilder: Call) -> None:
     assert "stacks/NAME.toml" in outcome.err
     assert "demo" in outcome.err
     assert "Traceback" not in outcome.err
+
+
+NEXT: list[tuple[tuple[str, ...], int, str, str]] = [
+    (("push", "folder"), 2, "there is no stack called 'folder'", "known here"),
+    (("push", "./folder"), 2, "there is no image in ./folder", "next:   imagebuilder list"),
+    (("push", "gone.tar"), 2, "there is no image in gone.tar", "an OCI layout (a folder), or a tar file"),
+    (("build", "./folder"), 2, "there is no stack file", "is a folder"),
+    (("build", "./gone.toml"), 2, "there is no stack file", "next:   imagebuilder init NAME, of "),
+    (("check", "stacks/pylock.demo.toml"), 2, "is a lock (PEP 751), not a stack file", "stacks/demo.toml\n"),
+    (("check", "lock.toml"), 2, "is a lock (PEP 751), not a stack file", "the path of its .toml file\n"),
+    (("build", "demo", "--all"), 2, "do not go together", "next:   imagebuilder build --help\n"),
+    (("evidence", "A B"), 2, "is not an image reference", "next:   imagebuilder evidence --help\n"),
+    (("deploy", "docker", "demo", "--rollback", "--dry-run"), 2, "goes alone",
+     "next:   imagebuilder deploy docker --help\n"),
+    (("snapshot", "--container", "nope"), 6, "no Docker Engine answers", "or set DOCKER_HOST\n"),
+    (("build", "demo", "--builder", "direct", "--load"), 6, "no Docker Engine", "or set DOCKER_HOST\n"),
+    (("build", "demo", "--builder", "docker"), 6, "no Docker Engine answers", "or use --builder direct"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", NEXT, ids=[" ".join(row[0]) for row in NEXT])
+def test_what_to_do_next(
+    row: tuple[tuple[str, ...], int, str, str], imagebuilder: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words, code, what, then = row
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    assert imagebuilder("init", "demo").code == 0
+    Path("folder").mkdir()
+    shutil.copy("stacks/pylock.demo.toml", "lock.toml")
+    outcome = imagebuilder(*words)
+    assert (outcome.code, outcome.out) == (code, ""), outcome.err
+    assert what in outcome.err and then in outcome.err, outcome.err
+
+
+def test_a_release_that_is_not_there(
+    imagebuilder: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Server() as server:
+        small = Small(tmp_path / "work", server)
+        for name, value in small.environment.items():
+            monkeypatch.setenv(name, value)
+        small.wheel("one", "1.0")
+        small.wheel("one", "2.0")
+        outcome = imagebuilder("matrix", "one==99", "--against", "one")
+    assert outcome.code == 2 and "2 releases with wheels, 2.0 the newest" in outcome.err, outcome.err
+    assert "--stack STACK" in outcome.err and "--index" not in outcome.err
+
+
+def test_locking_offline_says_so_once(imagebuilder: Call) -> None:
+    assert imagebuilder("init", "demo").code == 0
+    Path("stacks/pylock.demo.toml").unlink()
+    stack = Path("stacks/demo.toml")
+    stack.write_text(stack.read_text().replace('name = "demo"', 'name = "mine"'))
+    outcome = imagebuilder("build", "stacks/demo.toml", "--offline", "--builder", "direct")
+    assert outcome.code == 13
+    assert outcome.err.count("imagebuilder is offline") == 1, outcome.err
+    assert "without --offline" in outcome.err and "mirror" not in outcome.err
 
 
 def test_a_broken_stack_lists_every_problem(imagebuilder: Call) -> None:

@@ -47,12 +47,25 @@ def test_a_base_that_says_what_it_is(base: Base, glibc: str) -> None:
 
 @pytest.mark.parametrize(
     "base",
-    [ImageBase(ref=ImageRef.parse("example/cuda:13")), OciBase(path="x"), DebianBase(suite="sid")],
+    [ImageBase(ref=ImageRef.parse("example/cuda:13")), OciBase(path="x")],
 )
 def test_a_base_that_does_not(base: Base) -> None:
     with pytest.raises(StackInvalid) as caught:
         target_facts(stack(base))
     assert caught.value.problems[0].key == "target.glibc" and "ldd --version" in caught.value.problems[0].hint
+
+
+@pytest.mark.parametrize(
+    ("suite", "said"),
+    [("nosuch", "known here: bookworm, bullseye, trixie"), ("bokworm", "did you mean 'bookworm'?")],
+)
+def test_a_suite_that_is_not_known(suite: str, said: str) -> None:
+    with pytest.raises(StackInvalid) as caught:
+        target_facts(stack(DebianBase(suite=suite)))
+    (problem,) = caught.value.problems
+    assert problem.key == "base.debian.suite" and repr(suite) in problem.message
+    assert said in problem.hint and "ldd --version" in problem.hint
+    assert target_facts(stack(DebianBase(suite=suite), "2.41")).glibc == Release("2.41")
 
 
 @pytest.mark.parametrize("glibc", ["3.1", "2"])

@@ -109,7 +109,7 @@ def unreachable(host: str, error: Exception) -> MachineLacks:
         return MachineLacks(
             f"you may not use the Docker Engine at {host}",
             seen="permission denied",
-            hint=f"sudo usermod -aG docker $USER, then log in again; {NO_ENGINE_NEEDED}",
+            hint="sudo usermod -aG docker $USER, then log in again",
         )
     return MachineLacks(
         f"no Docker Engine answers at {host}",
@@ -121,8 +121,8 @@ def unreachable(host: str, error: Exception) -> MachineLacks:
 def start_advice(host: str) -> str:
     """How to get an engine that answers at `host`."""
     if host.startswith("unix://"):
-        return f"start it (systemctl start docker), set DOCKER_HOST, {NO_ENGINE_NEEDED}"
-    return f"check DOCKER_HOST and `docker context ls`, {NO_ENGINE_NEEDED}"
+        return "start it (systemctl start docker), or set DOCKER_HOST"
+    return "check DOCKER_HOST and `docker context ls`"
 
 
 def refused(what: str, text: str, kind: type[ImagebuilderError], hint: str) -> ImagebuilderError:

@@ -11,7 +11,7 @@ import socket
 import struct
 import threading
 import zlib
-from typing import IO
+from io import BufferedIOBase
 
 _SYN_STREAM, _SYN_REPLY, _RST_STREAM, _PING, _GOAWAY = 1, 2, 3, 6, 7
 _FIN = 1
@@ -40,7 +40,7 @@ DICTIONARY = (
 class Session:
     """One connection of kubectl; `serve` returns when it ends."""
 
-    def __init__(self, reading: IO[bytes], connection: socket.socket) -> None:
+    def __init__(self, reading: BufferedIOBase, connection: socket.socket) -> None:
         self._reading, self._connection = reading, connection
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._lock = threading.Lock()

@@ -45,7 +45,7 @@ def storage_errors(path: Path) -> Iterator[None]:
                 f"no space is left for {place}",
                 "free some, or set IMAGEBUILDER_CACHE_DIR to another disk",
             )
-        elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT):
             what, hint = (
                 f"{place} cannot be written",
                 "set IMAGEBUILDER_CACHE_DIR to a folder that you may write",

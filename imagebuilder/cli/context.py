@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from imagebuilder.cli.report import STYLES, reporter_for
-from imagebuilder.errors import UsageProblem
+from imagebuilder.errors import MachineLacks, UsageProblem
 from imagebuilder.progress import Reporter
 
 if TYPE_CHECKING:
@@ -38,8 +38,15 @@ class Context:
 
     @cached_property
     def cwd(self) -> Path:
-        """Where locks, layouts and results are written."""
-        return Path.cwd()
+        """Where locks, layouts and results are written. MachineLacks where it was removed."""
+        try:
+            return Path.cwd()
+        except OSError as error:
+            raise MachineLacks(
+                "the current folder is not there",
+                seen=error.strerror or "",
+                hint="cd to one that is",
+            ) from None
 
     @cached_property
     def settings(self) -> Settings:
@@ -81,6 +88,7 @@ def verb(*, offline: bool = False, cls: type[click.Command] = click.Command) -> 
         def run(*, quiet: bool, verbose: bool, progress: str, **options: Any) -> Any:
             reporter = reporter_for(progress, sys.stderr, quiet=quiet, verbose=verbose)
             context = Context(reporter=reporter, offline=options.pop("offline", False))
+            _ = context.cwd  # before any work: without one, most of it fails in ways of its own
             try:
                 return function(context, **options)
             except UsageProblem as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import io
 import signal
 import sys
 from importlib import import_module
@@ -12,6 +11,7 @@ from typing import NoReturn
 import click
 
 from imagebuilder import __version__
+from imagebuilder.cli.streams import standard_streams
 from imagebuilder.errors import ImagebuilderError, MachineLacks
 
 INTERRUPTED = 130
@@ -85,9 +85,7 @@ def cli() -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command line and exit with the code that docs/90-exit-codes.md lists."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # in a C locale too, an arrow or a name is no reason to fail
-            stream.reconfigure(errors="backslashreplace")
+    sys.stdout, sys.stderr = standard_streams()
     signal.signal(signal.SIGTERM, _interrupt)  # what was begun ends as with Ctrl-C
     sys.exit(run(argv))
 
@@ -103,9 +101,6 @@ def run(argv: list[str] | None = None) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except BrokenPipeError:
-        sys.stderr.close()  # whoever read us has left; nothing can be said any more
-        return 0
     except (Exception, KeyboardInterrupt) as error:
         return _explain(error)
     return result if isinstance(result, int) else 0

@@ -42,7 +42,7 @@ def load(
     root: where `/etc` is; prefix: the Python environment, which may hold a pip.conf (tests pass other ones).
     Raises UsageProblem with every problem found.
     """
-    home = Path(environ.get("HOME") or "~").expanduser()
+    home = _home(environ)
     reading = _Reading(home=home)
     path = reading.config(environ, config_file)
     reading.environment(environ)
@@ -68,6 +68,13 @@ def load(
         docker_config=Path(environ.get("DOCKER_CONFIG") or home / ".docker"),
         config_file=path,
     )
+
+
+def _home(environ: Mapping[str, str]) -> Path:
+    try:
+        return Path(environ.get("HOME") or "~").expanduser()
+    except RuntimeError:  # neither the environment nor the list of users names one
+        raise UsageProblem("this user has no home folder", hint="set HOME to a folder of yours") from None
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:

@@ -93,7 +93,7 @@ def fetch_layers(
     cache.require_space(total)
     stopped: list[bool] = []
     with (
-        reporter.task(f"base {base.ref.name}", total=total) as task,
+        reporter.task(f"image {base.ref.name}", total=total) as task,
         ThreadPoolExecutor(settings.connections) as pool,
     ):
 

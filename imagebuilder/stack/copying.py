@@ -36,11 +36,11 @@ def plan_copy(stack: Stack, cwd: Path) -> tuple[Copy, ...]:
     )
 
 
-def perform_copy(copies: Iterable[Copy], *, force: bool = False) -> list[Path]:
+def perform_copy(copies: Iterable[Copy], *, force: bool = False, dry_run: bool = False) -> list[Path]:
     """Copy; gives the files written, none for one that is there with the same bytes.
 
     All is read and compared before anything is written, and each file appears whole. Raises UsageProblem when
-    a file is there with other bytes, unless `force`.
+    a file is there with other bytes, unless `force`. dry_run: write nothing.
     """
     try:
         wanted = {c.target: c.source.read_bytes() for c in copies if not c.optional or c.source.is_file()}
@@ -52,7 +52,7 @@ def perform_copy(copies: Iterable[Copy], *, force: bool = False) -> list[Path]:
                 seen=", ".join(in_the_way),
                 hint="use --force",
             )
-        for target, data in changed.items():
+        for target, data in () if dry_run else changed.items():
             target.parent.mkdir(parents=True, exist_ok=True)
             _write_whole(target, data)
     except OSError as problem:

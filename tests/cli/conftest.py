@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.support.fixtures import imagebuilder, small
+from tests.support.fixtures import fake, imagebuilder, small
 
-__all__ = ["imagebuilder", "small"]
+__all__ = ["fake", "imagebuilder", "small"]

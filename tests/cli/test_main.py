@@ -122,6 +122,28 @@ def test_a_broken_stack_lists_every_problem(imagebuilder: Call) -> None:
     assert not Path("images").exists()
 
 
+def test_init_says_what_it_wrote_and_what_it_kept(imagebuilder: Call) -> None:
+    planned = imagebuilder("init", "demo", "--dry-run")
+    files = planned.out.split()
+    assert {"stacks/demo.toml", "stacks/pylock.demo.toml"} < set(files) and not Path("stacks").exists()
+    first = imagebuilder("init", "demo")
+    assert (first.code, first.out.split(), first.err) == (0, files, "")
+    again = imagebuilder("init", "demo")
+    assert (again.code, again.out) == (0, "")
+    assert again.err == f"there already, the same, and kept: {', '.join(files)}\n"
+    Path("stacks/demo.toml").unlink()
+    for words, there in ((("--dry-run",), False), ((), True)):
+        repaired = imagebuilder("init", "demo", *words)
+        assert (repaired.code, repaired.out.split()) == (0, files[:1])
+        assert repaired.err == f"there already, the same, and kept: {', '.join(files[1:])}\n"
+        assert Path("stacks/demo.toml").exists() is there
+    Path("stacks/demo.toml").write_text("# mine\n")
+    for words in (("--dry-run",), ()):
+        assert imagebuilder("init", "demo", *words).code == 2
+    assert Path("stacks/demo.toml").read_text() == "# mine\n"
+    assert imagebuilder("init", "demo", "--force").out.split() == files[:1]
+
+
 def test_a_stack_without_lock_is_not_locked_when_that_is_forbidden(imagebuilder: Call) -> None:
     imagebuilder("init", "demo")
     Path("stacks/pylock.demo.toml").unlink(missing_ok=True)

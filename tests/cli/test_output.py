@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import Outcome
+from tests.support.fake_registry import FakeRegistry
 from tests.support.small import Small
 
 Call = Callable[..., Outcome]
@@ -82,6 +83,21 @@ def test_what_is_ours_is_replaced_and_that_is_said(name: str, imagebuilder: Call
     small.write("one")
     other = imagebuilder("lock", "s"), imagebuilder(*BUILD, "s", "--output", name)
     assert other[1].code == 0 and other[1].out != first.out
+
+
+def test_an_image_is_pulled_to_where_none_of_others_lies(
+    imagebuilder: Call, small: Small, fake: FakeRegistry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert imagebuilder(*BUILD, "s").code == 0
+    assert imagebuilder("push", "s", "--to", f"{fake.host}/a:x", "--unaccepted").code == 0
+    monkeypatch.setenv("IMAGEBUILDER_CACHE_DIR", str(tmp_path / "another"))
+    as_file(small.folder / "p.tar")
+    refused = imagebuilder("pull", f"{fake.host}/a:x", "--output", "p.tar")
+    assert (refused.code, refused.out) == (2, "") and not (tmp_path / "another").exists()
+    assert (small.folder / "p.tar").read_text() == TEXT
+    pulled = imagebuilder("pull", f"{fake.host}/a:x", "--output", "images/s")
+    assert pulled.code == 0, pulled.err
+    assert f"image {fake.host}/a: done" in pulled.err and "base" not in pulled.err
 
 
 @pytest.mark.parametrize("place", ["/proc/x", "/proc/x.tar", "/proc/x/y", "/proc/self/x", "/dev/null/x"])

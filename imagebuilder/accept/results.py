@@ -29,6 +29,8 @@ from imagebuilder.errors import ArtefactUnusable, NotAccepted, UsageProblem
 from imagebuilder.values import Digest
 
 REHEARSALS = "rehearsals"
+BROKEN_OFF = "broken off"
+"""What a result without a verdict is called everywhere."""
 VERDICT, RUN, MARKDOWN, HTML = "verdict.json", "run.json.gz", "report.md", "report.html"
 _HEX = re.compile(r"[0-9a-f]{64}")
 _MOST_RUN = 1 << 30
@@ -182,11 +184,25 @@ def _is_named(stored: Stored, wanted: str) -> bool:
     return by_stack or by_digits or stored.name == wanted
 
 
+def stack_of(stored: Stored) -> str:
+    """Of a result, also of one that was broken off; empty where nothing was measured."""
+    if stored.record:
+        return stored.record.stack
+    try:
+        return read_run(stored.folder).stack
+    except ArtefactUnusable:
+        return ""
+
+
 def find_or_fail(root: Path, name: str) -> Stored:
-    """As `find`; UsageProblem where there is none."""
+    """As `find`; where none was judged, the latest that was broken off. UsageProblem where none is there."""
     stored = find(root, name)
     if stored is None:
-        there = sorted({s.record.stack for s in all_results(root) if s.record})
+        left = [s for s in reversed(all_results(root)) if not s.record]
+        wanted = name.removeprefix("sha256:")
+        stored = next((s for s in left if _is_named(s, wanted) or stack_of(s) == wanted), None)
+    if stored is None:
+        there = sorted({stack for s in all_results(root) if (stack := stack_of(s))})
         raise UsageProblem(
             f"there is no result of {name!r} below {root}",
             seen=", ".join(there) or "no results",

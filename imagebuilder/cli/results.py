@@ -71,7 +71,10 @@ def command(
 
 def _page(found: Sequence[Stored], form: str) -> str:
     from imagebuilder.accept import beside
+    from imagebuilder.accept.results import BROKEN_OFF
 
+    if left := [stored.name for stored in found if not stored.record]:
+        raise UsageProblem(f"{', '.join(left)}: {BROKEN_OFF}, so there is nothing to lay beside others")
     return (beside.html if form == "html" else beside.markdown)(_records(found))
 
 
@@ -100,13 +103,14 @@ def _say_schema() -> None:
 
 def _list(found: Sequence[Stored]) -> str:
     from imagebuilder.accept.requirement import shown
+    from imagebuilder.accept.results import BROKEN_OFF, stack_of
 
     head = ("result", "stack", "verdict", "streams", "baseline", "EAGLE-3", "speedup")
     rows: list[tuple[str, ...]] = [head] if found else []
     for stored in found:
         record = stored.record
         if record is None:
-            rows.append((stored.name, "", "broken off", "", "", "", ""))
+            rows.append((stored.name, stack_of(stored), BROKEN_OFF, "", "", "", ""))
             continue
         title: tuple[str, ...] = (stored.name, record.stack, record.outcome)
         for figures in (f for f in record.levels if f.decisive):
@@ -122,10 +126,13 @@ def _list(found: Sequence[Stored]) -> str:
 def _comparison(found: Sequence[Stored]) -> str:
     from imagebuilder.accept.compare import compare
 
+    left = _list([stored for stored in found if not stored.record])
+    if not _records(found):
+        return left
     comparison = compare(_records(found))
     text = _table([("", *comparison.head), *((row.label, *row.values) for row in comparison.rows)])
     text += "".join(f"note: {note}\n" for note in comparison.notes)
-    return text + "".join(f"{s.record.stack}: {s.report}\n" for s in found if s.record)
+    return text + "".join(f"{s.record.stack}: {s.report}\n" for s in found if s.record) + left
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> str:

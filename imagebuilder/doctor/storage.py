@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from imagebuilder.accept.results import Stored, all_results
+from imagebuilder.accept.results import BROKEN_OFF, Stored, all_results
 from imagebuilder.cache import Cache
 from imagebuilder.errors import ArtefactUnusable, MachineLacks
 from imagebuilder.lock.model import Lock
@@ -202,7 +202,7 @@ def _results(results: Path, here: set[Digest], now: float, older_than: float) ->
             paths=(stored.folder,),
             size=_size([stored.folder]),
             used=stored.folder.stat().st_mtime,
-            detail=f"{record.stack}: {record.outcome}" if record else "not judged",
+            detail=f"{record.stack}: {record.outcome}" if record else BROKEN_OFF,
             keep=keep,
         )
 

@@ -285,6 +285,31 @@ def test_results_that_share_nothing(tmp_path: Path) -> None:
     assert page.count("cu130 2026-11-30 12:00") >= 3, "one stack twice: with its time"
 
 
+def test_what_was_broken_off_is_called_so_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("IMAGEBUILDER_CACHE_DIR", str(tmp_path / "cache"))
+    keep(tmp_path / "results", passing(started=at(11)))
+    name = f"{IMAGE.short}/20261130T110000Z"
+    for words in (["results"], ["results", "cu130"], ["results", IMAGE.hex[:8]], ["results", name], ["list"]):
+        assert command(words) == 0
+        out = capsys.readouterr().out
+        assert name in out and "broken off" in out, words
+        assert "cu130" in out or words == ["list"]
+    assert command(["results", "cu130", "--json"]) == 0
+    (listed,) = json.loads(capsys.readouterr().out)["results"]
+    assert (listed["result"], listed["verdict"]) == (name, None)
+    assert command(["results", "cu130", "--format", "html"]) == 2
+    assert "broken off" in capsys.readouterr().err
+    save(tmp_path / "results", failing(stack="cu128", config_digest=CU128.text, started=at(9)))
+    assert command(["results", "cu128", "cu130"]) == 0
+    out = capsys.readouterr().out
+    assert out.index(HTML) < out.index("broken off")
+    assert command(["results", "nothing"]) == 2
+    assert "cu128, cu130" in capsys.readouterr().err
+
+
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = ["--results", str(tmp_path)]
     assert command(["results", *folder]) == 0
@@ -297,6 +322,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert command(["results", "cu128", "cu130", *folder]) == 0
     out = capsys.readouterr().out
     assert "+78 %" in out and HTML in out
+    assert "broken off" not in out, "of several results of a stack one that was judged is taken"
     assert command(["results", "--json", *folder]) == 0
     document = json.loads(capsys.readouterr().out)
     assert [r["verdict"] and r["verdict"]["outcome"] for r in document["results"]] == ["fail", "pass", None]

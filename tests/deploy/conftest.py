@@ -34,7 +34,7 @@ Environment = Callable[[KubeApi], dict[str, str]]
 def no_kubectl() -> str:
     """Why there is none that asks in the way that servers answer today; empty: there is one."""
     if shutil.which("kubectl") is None:
-        return "no kubectl: apt-get install kubernetes-client, on Debian 13"
+        return "no kubectl: apt-get install kubectl on Debian 13, or scripts/debian-tools FOLDER kubectl"
     asked = subprocess.run(
         ["kubectl", "version", "--client", "--output", "json"], capture_output=True, text=True, check=False
     )
@@ -48,6 +48,8 @@ def no_kubectl() -> str:
 def kubectl(tmp_path: Path) -> Callable[[KubeApi], dict[str, str]]:
     """The environment that leads a real kubectl to an API server."""
     if why := no_kubectl():
+        if os.environ.get("IMAGEBUILDER_REQUIRE_TOOLS") == "1":
+            pytest.fail(why)
         pytest.skip(why)
 
     def environment(api: KubeApi) -> dict[str, str]:

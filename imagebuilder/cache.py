@@ -45,7 +45,7 @@ def storage_errors(path: Path) -> Iterator[None]:
                 f"no space is left for {place}",
                 "free some, or set IMAGEBUILDER_CACHE_DIR to another disk",
             )
-        elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT):
+        elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
             what, hint = (
                 f"{place} cannot be written",
                 "set IMAGEBUILDER_CACHE_DIR to a folder that you may write",
@@ -164,7 +164,7 @@ class Cache:
                 return
             path = self.root / "partial" / digest.hex
             with storage_errors(path):
-                path.parent.mkdir(parents=True, exist_ok=True)
+                _make_folder(path.parent)
                 incoming = Incoming(path)
                 try:
                     yield incoming
@@ -206,7 +206,7 @@ class Cache:
 
     def _publish(self, path: Path, digest: Digest) -> None:
         final = self._artefact_path(digest)
-        final.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(final.parent)
         path.replace(final)
         final.chmod(0o444)  # after the renaming: a partial file that cannot be opened again helps nobody
         _sync_folder(final.parent)
@@ -232,7 +232,7 @@ class Cache:
         """Keep small data under a key, whole or not at all. Not synced: only what can be made again."""
         path = self._record_path(kind, key)
         with storage_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            _make_folder(path.parent)
             with self._temporary_file() as (temporary, file):
                 file.write(hashlib.sha256(data).hexdigest().encode() + b"\n" + data)
                 file.flush()
@@ -251,7 +251,7 @@ class Cache:
 
         path = self.root / "locks" / f"{re.sub(r'[^A-Za-z0-9._-]', '_', name)[:150]}.lock"
         with storage_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            _make_folder(path.parent)
             lock = filelock.FileLock(path)
             while True:
                 try:
@@ -275,7 +275,7 @@ class Cache:
         """A folder on the cache's file system, removed at the end; after a kill, by `prune`."""
         folder = self.root / "tmp"
         with storage_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+            _make_folder(folder)
             made = Path(tempfile.mkdtemp(dir=folder))
             alive = os.open(made, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -289,7 +289,7 @@ class Cache:
     @contextlib.contextmanager
     def _temporary_file(self) -> Iterator[tuple[Path, tempfile._TemporaryFileWrapper[bytes]]]:
         folder = self.root / "tmp"
-        folder.mkdir(parents=True, exist_ok=True)
+        _make_folder(folder)
         with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
             try:
                 yield Path(file.name), file
@@ -330,6 +330,17 @@ class Cache:
             return sorted((self.root / folder).iterdir())
         except OSError:
             return []
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileNotFoundError as error:  # as in /proc: what is above is there, and nothing can be made in it
+        raise MachineLacks(
+            f"{folder} cannot be made",
+            seen=error.strerror or "",
+            hint="set IMAGEBUILDER_CACHE_DIR to a folder that you may write",
+        ) from None
 
 
 def _digest_of(path: Path) -> Digest:

@@ -100,13 +100,14 @@ def _environment(
     prefix: str | None, platform: str,
 ) -> Iterator[Environment]:  # fmt: skip
     """The environment that the options name; what it needs is there while the block runs."""
+    from imagebuilder.settings import expanded
     from imagebuilder.snapshot import sources
     from imagebuilder.snapshot.folder import read_python
 
     if python:
         if prefix:
             raise UsageProblem("--prefix is for images", hint="--python PREFIX/bin/python")
-        yield read_python(context.cwd / Path(python).expanduser(), python)
+        yield read_python(context.cwd / expanded(python), python)
     elif container:
         from imagebuilder.cli.docker import connect
 

@@ -275,13 +275,14 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _size(paths: Sequence[Path]) -> int:
-    """Bytes below these; files that lie elsewhere too (hard links) count nothing."""
+    """Bytes below these, without hard links (their files lie elsewhere too) and what vanishes meanwhile."""
     total = 0
     for path in paths:
-        for file in [path, *path.rglob("*")] if path.is_dir() else [path]:
+        below = (Path(folder, name) for folder, _, names in os.walk(path) for name in names)
+        for file in below if path.is_dir() else (path,):
             with suppress(OSError):
                 status = file.lstat()
-                total += status.st_size if status.st_nlink == 1 and not file.is_dir() else 0
+                total += status.st_size if status.st_nlink == 1 else 0
     return total
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from imagebuilder.errors import MachineLacks, PushFailed, UsageProblem
+from imagebuilder.settings import expanded
 from imagebuilder.values import Digest
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def load_signer(place: str, *, cwd: Path, password: str | None, environ: Mapping
     _require_cryptography()
     if "://" in place:
         return _cosign(place, password, environ)
-    path = cwd / Path(place).expanduser()
+    path = cwd / expanded(place)
     data = _read(path, "key")
     if any(words in data for words in _OF_COSIGN):
         return _cosign(str(path), password, environ)

@@ -53,7 +53,7 @@ def load(
         reading.foreign_index(given)
     values["ca_bundle_origin"] = _OURS if "ca_bundle" in values else ""
     if "ca_bundle" not in values and (bundle := foreign.ca_bundle(given)):
-        values["ca_bundle"], values["ca_bundle_origin"] = Path(bundle[0]).expanduser(), bundle[1]
+        values["ca_bundle"], values["ca_bundle_origin"] = expanded(bundle[0]), bundle[1]
     reading.join_logins()
     if reading.problems:
         lines = "\n  ".join(reading.problems)
@@ -71,10 +71,15 @@ def load(
 
 
 def _home(environ: Mapping[str, str]) -> Path:
-    try:
-        return Path(environ.get("HOME") or "~").expanduser()
-    except RuntimeError:  # neither the environment nor the list of users names one
-        raise UsageProblem("this user has no home folder", hint="set HOME to a folder of yours") from None
+    home = expanded(environ.get("HOME") or "~")
+    if str(home).startswith("~"):  # neither the environment nor the list of users names one
+        raise UsageProblem("this user has no home folder", hint="set HOME to a folder of yours")
+    return home
+
+
+def expanded(place: str) -> Path:
+    """A path that somebody wrote, with `~` and `~user` replaced where there is such a user."""
+    return Path(os.path.expanduser(place))  # noqa: PTH111 - Path.expanduser fails where there is none
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:

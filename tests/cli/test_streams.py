@@ -7,6 +7,7 @@ import shlex
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -114,11 +115,11 @@ def test_a_folder_that_was_removed(verb: str, machine: Machine) -> None:
     assert outcome.err.startswith("imagebuilder: the current folder") and "next:   cd" in outcome.err
 
 
-@pytest.mark.parametrize("where", ["HOME", "IMAGEBUILDER_CACHE_DIR"])
-def test_a_cache_where_the_system_makes_no_files(where: str, machine: Machine) -> None:
+@pytest.mark.parametrize(("where", "place"), [("HOME", "/proc"), ("IMAGEBUILDER_CACHE_DIR", "/proc/cache")])
+def test_a_cache_where_the_system_makes_no_files(where: str, place: str, machine: Machine) -> None:
     environment = {k: v for k, v in machine.variables().items() if k != "IMAGEBUILDER_CACHE_DIR"}
-    environment[where] = "/proc"
-    for verb, code in (("list", 0), ("build demo --builder direct", 6), ("fetch demo", 6)):
+    environment[where] = place
+    for verb, code in (("list", 0), ("build demo --builder direct", 6), ("fetch demo", 6), ("lock demo", 6)):
         outcome = machine.run(*verb.split(), env=environment)
         assert outcome.code == code, outcome.err
         assert "Traceback" not in outcome.err
@@ -126,16 +127,42 @@ def test_a_cache_where_the_system_makes_no_files(where: str, machine: Machine) -
 
 
 def test_without_home_the_list_of_users_decides(
-    imagebuilder: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+    imagebuilder: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A container's user often has no entry there: `docker run --user 12345`."""
     monkeypatch.delenv("HOME")
     monkeypatch.delenv("IMAGEBUILDER_CACHE_DIR")
-    assert imagebuilder("list").code == 0
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: SimpleNamespace(pw_dir=str(tmp_path)))
+    listed = imagebuilder("list")
+    assert listed.code == 0 and str(tmp_path / ".cache" / "imagebuilder") in listed.out
     monkeypatch.setattr("pwd.getpwuid", lambda uid: (_ for _ in ()).throw(KeyError(uid)))
     outcome = imagebuilder("list")
     assert (outcome.code, outcome.out) == (2, "")
     assert "no home folder" in outcome.err and "set HOME" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("variable", "words", "code"),
+    [
+        ("SSL_CERT_FILE", ("list",), 0),
+        ("HOME", ("list",), 2),
+        ("IMAGEBUILDER_CACHE_DIR", ("list",), 2),
+        ("", ("snapshot", "--python", "~nobody-here/bin/python"), 2),
+        ("", ("push", "demo", "--to", "localhost:1/a:x", "--sign-key", "~nobody-here/key"), None),
+    ],
+)
+def test_the_home_of_a_user_that_does_not_exist(
+    variable: str,
+    words: tuple[str, ...],
+    code: int | None,
+    imagebuilder: Callable[..., Outcome],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if variable:
+        monkeypatch.setenv(variable, "~nobody-here/x")
+    outcome = imagebuilder(*words)
+    assert outcome.code not in (1, None) if code is None else outcome.code == code, outcome.err
+    assert outcome.code == 0 or "next:" in outcome.err
 
 
 @pytest.mark.skipif(AS_ROOT, reason="root may write everywhere")

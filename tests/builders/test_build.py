@@ -76,9 +76,9 @@ def write_patch(small: Small, line: str) -> None:
 def made(outcome: Outcome) -> int:
     """How many layers a build made."""
     assert outcome.code == 0, outcome.err
-    match = re.search(r"nothing to do|(\d+) of \d+ layers made", outcome.err)
+    match = re.search(r"(\d+) of \d+ layers made", outcome.err)
     assert match, outcome.err
-    return int(match[1] or 0)
+    return int(match[1])
 
 
 def build(machine: Machine, *arguments: str, **more: Any) -> Outcome:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import sys
 from typing import TextIO
 
 
@@ -22,13 +23,16 @@ def standard_streams() -> tuple[TextIO, TextIO]:
             OSError
         ):  # else the next file that is opened gets this number, and what is said is written to it
             os.open(os.devnull, os.O_RDWR)
-    return _stream(1), _stream(2)
+    return _stream(1, sys.stdout), _stream(2, sys.stderr)
 
 
-def _stream(number: int) -> TextIO:
+def _stream(number: int, given: TextIO | None) -> TextIO:
     raw = _Patient(number, "wb", closefd=False)
     return io.TextIOWrapper(
-        io.BufferedWriter(raw), errors="backslashreplace", line_buffering=number == 2 or raw.isatty()
+        io.BufferedWriter(raw),
+        encoding=given.encoding if given else None,  # None: a closed one has none
+        errors="backslashreplace",
+        line_buffering=number == 2 or raw.isatty(),
     )
 
 

@@ -98,6 +98,18 @@ def test_a_build_is_finished(machine: Machine) -> None:
     assert len(indexes) == 1
 
 
+@pytest.mark.parametrize(
+    ("environment", "shown"),
+    [({"PYTHONIOENCODING": "latin-1"}, "\\u2026"), ({"LC_ALL": "C"}, "…"), ({"LC_ALL": "C.UTF-8"}, "…")],
+)
+def test_what_the_terminal_cannot_show_is_no_error(
+    environment: dict[str, str], shown: str, machine: Machine
+) -> None:
+    machine.environment |= environment
+    outcome = shell(machine, "accept --help", "")
+    assert outcome.code == 0 and f"all|none|0,1,{shown}" in outcome.out
+
+
 def test_a_full_disk_behind_standard_output_is_said(machine: Machine) -> None:
     outcome = shell(machine, "show demo", "> /dev/full")
     assert outcome.code == 6

@@ -48,13 +48,18 @@ class ProcessServer:
 
     def stop(self) -> None:
         """Ask it to end, then make it."""
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(_GRACE)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-        self._process.wait()
+        end(self._process)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ask a process to end, make it where it does not, and wait for it. May be called again."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(_GRACE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    process.wait()
 
 
 class ProcessRuntime:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from imagebuilder.cache import Cache
 from imagebuilder.errors import ArtefactUnusable, ImagebuilderError, MachineLacks
 from imagebuilder.facts.environment import SystemFacts
 from imagebuilder.facts.layer import LayerFacts, image_system, known_layer, layer_facts
+from imagebuilder.index.parallel import in_parallel
 from imagebuilder.lock.model import Lock
 from imagebuilder.oci.base import BaseImage, fetch_layers, read_base, resolve_base
+from imagebuilder.oci.image import LayerRef
 from imagebuilder.progress import Reporter
 from imagebuilder.settings import Settings
 from imagebuilder.stack.model import DebianBase, OciBase, Stack
@@ -104,19 +105,12 @@ def _was_unreachable(ref: str, cache: Cache) -> bool:
 def _read(base: BaseImage, settings: Settings, cache: Cache, reporter: Reporter) -> list[LayerFacts | None]:
     fetched = fetch_layers(base, settings=settings, cache=cache, reporter=reporter)
     layers = fetched.image.layers
-    with (
-        reporter.task("reading the base image", total=len(layers), unit="layer") as task,
-        ThreadPoolExecutor(_WORKERS) as pool,
-    ):
 
-        def one(index: int) -> LayerFacts:
-            path, digest = layers[index].path, layers[index].descriptor.digest
-            assert path is not None, "it was fetched"
-            facts = layer_facts(path, digest, cache)
-            task.advance(1)
-            return facts
+    def one(layer: LayerRef) -> LayerFacts | None:
+        assert layer.path is not None, "it was fetched"
+        return layer_facts(layer.path, layer.descriptor.digest, cache)
 
-        return list(pool.map(one, range(len(layers))))
+    return in_parallel(reporter, "reading the base image", one, layers, workers=_WORKERS, unit="layer")
 
 
 def _why(error: ImagebuilderError) -> str:

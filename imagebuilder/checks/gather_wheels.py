@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import IO, cast
@@ -17,6 +16,7 @@ from imagebuilder.facts.record import WheelFacts
 from imagebuilder.facts.store import FactStore
 from imagebuilder.facts.wheel import Wheel as OpenWheel
 from imagebuilder.index.http import Denied, NotFound, Session, Unreachable, session
+from imagebuilder.index.parallel import in_parallel
 from imagebuilder.index.ranged import RangedFile
 from imagebuilder.index.simple import Indexes
 from imagebuilder.lock.model import Lock, Wheel
@@ -47,18 +47,13 @@ def see_wheels(
     """Read every locked wheel, from the cache or by ranges. online: ask its index even if it is known."""
     with session(settings) as http:
         reader = _Reader(stack, lock, settings, cache, http)
-        with (
-            reporter.task(
-                f"reading the wheels of {stack.name}", total=len(lock.wheels), unit="wheel"
-            ) as task,
-            ThreadPoolExecutor(_WORKERS) as pool,
-        ):
 
-            def one(wheel: Wheel) -> None:
-                reader.read(wheel, online and not settings.offline)
-                task.advance(1)
+        def one(wheel: Wheel) -> None:
+            reader.read(wheel, online and not settings.offline)
 
-            list(pool.map(one, sorted(lock.wheels, key=lambda w: -w.size)))
+        largest_first = sorted(lock.wheels, key=lambda w: -w.size)
+        label = f"reading the wheels of {stack.name}"
+        in_parallel(reporter, label, one, largest_first, workers=_WORKERS, unit="wheel")
         if reader.store.received:
             reporter.note(f"read {reader.store.received / 1e6:.0f} MB of wheels by ranges")
         return reader.seen

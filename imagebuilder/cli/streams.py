@@ -19,9 +19,7 @@ def standard_streams() -> tuple[TextIO, TextIO]:
     for number in (0, 1, 2):
         try:
             os.fstat(number)
-        except (
-            OSError
-        ):  # else the next file that is opened gets this number, and what is said is written to it
+        except OSError:  # else the next file that is opened gets this number, and is written into
             os.open(os.devnull, os.O_RDWR)
     return _stream(1, sys.stdout), _stream(2, sys.stderr)
 

@@ -8,12 +8,11 @@ import tempfile
 import time
 from collections.abc import Mapping
 
-from imagebuilder.accept.process import die_with_parent
+from imagebuilder.accept.process import die_with_parent, end
 from imagebuilder.deploy.kubectl import Cluster, advice
 from imagebuilder.errors import MachineLacks
 
 _OPEN_SECONDS = 60
-_GRACE = 5
 _TAIL = 4096
 
 
@@ -73,12 +72,6 @@ class Forward:
 
     def close(self) -> None:
         """May be called again."""
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(_GRACE)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+        end(self._process)
         if not self._said.closed:
             self._said.close()

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import io
-import json
 import posixpath
 import re
-import struct
 import tempfile
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +14,7 @@ from typing import Protocol
 from imagebuilder.cache import Cache
 from imagebuilder.facts.elf import ElfFacts, read_elf
 from imagebuilder.facts.environment import SystemFacts
-from imagebuilder.facts.record import LazyParts, decode_elf, encode_elf
+from imagebuilder.facts.record import decode_libraries, encode_libraries
 from imagebuilder.index.debfile import clean, entries, locate, open_deb, unpacked
 from imagebuilder.values import Digest
 
@@ -40,9 +37,11 @@ def deb_facts(path: Path, digest: Digest, name: str, cache: Cache) -> DebFacts:
     """Facts of a .deb, from the cache or read now. Raises ArtefactUnusable."""
     record = cache.read_record(_KIND, digest.hex)
     if record is None:
-        record = _encode(*_read(path, name))
+        libraries, links = _read(path, name)
+        record = encode_libraries(libraries, {"links": links})
         cache.write_record(_KIND, digest.hex, record)
-    return _decode(record)
+    found, head = decode_libraries(record)
+    return DebFacts(libraries=found, links=head["links"])
 
 
 def system_of(packages: Iterable[DebFacts], triplet: str) -> SystemFacts:
@@ -111,22 +110,3 @@ def _read(path: Path, name: str) -> tuple[dict[str, ElfFacts], dict[str, str]]:
                 if facts is not None:
                     libraries[absolute] = facts
     return libraries, links
-
-
-def _encode(libraries: Mapping[str, ElfFacts], links: Mapping[str, str]) -> bytes:
-    body, places = bytearray(), {}
-    for path, facts in sorted(libraries.items()):
-        part = zlib.compress(encode_elf(facts), 1)
-        places[path] = (len(body), len(part))
-        body.extend(part)
-    head = json.dumps({"links": links, "libraries": places}).encode()
-    return struct.pack("<I", len(head)) + head + bytes(body)
-
-
-def _decode(record: bytes) -> DebFacts:
-    (size,) = struct.unpack_from("<I", record)
-    head = json.loads(record[4 : 4 + size])
-    places = {path: (start, length) for path, (start, length) in head["libraries"].items()}
-    return DebFacts(
-        libraries=LazyParts(memoryview(record)[4 + size :], places, decode_elf), links=head["links"]
-    )

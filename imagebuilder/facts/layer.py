@@ -5,12 +5,10 @@ A layer is read once as a stream and its facts are kept by its digest; merging t
 
 from __future__ import annotations
 
-import json
 import posixpath
 import re
 import struct
 import tempfile
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +20,7 @@ from imagebuilder.facts.debs import OwnedLibraries
 from imagebuilder.facts.elf import ElfFacts, read_elf
 from imagebuilder.facts.environment import SystemFacts
 from imagebuilder.facts.image_tree import layer_entries
-from imagebuilder.facts.record import LazyParts, decode_elf, encode_elf
+from imagebuilder.facts.record import decode_libraries, encode_libraries
 from imagebuilder.facts.tools import TOOL, Tool, read_tool
 from imagebuilder.values import Digest
 
@@ -208,29 +206,20 @@ def _text(data: bytes, at: int) -> str:
 
 
 def _encode(facts: LayerFacts) -> bytes:
-    body, places = bytearray(), {}
-    for path, elf in sorted(facts.libraries.items()):
-        part = zlib.compress(encode_elf(elf), 1)
-        places[path] = (len(body), len(part))
-        body.extend(part)
     head = {
-        "libraries": places,
         "links": facts.links,
         "hidden": facts.hidden,
         "emptied": facts.emptied,
         "cache": facts.cache,
         "tools": [(t.path, t.release, t.names) for t in facts.tools],
     }
-    packed = json.dumps(head).encode()
-    return struct.pack("<I", len(packed)) + packed + bytes(body)
+    return encode_libraries(facts.libraries, head)
 
 
 def _decode(record: bytes) -> LayerFacts:
-    (size,) = struct.unpack_from("<I", record)
-    head = json.loads(record[4 : 4 + size])
-    places = {path: (start, length) for path, (start, length) in head["libraries"].items()}
+    libraries, head = decode_libraries(record)
     return LayerFacts(
-        libraries=LazyParts(memoryview(record)[4 + size :], places, decode_elf),
+        libraries=libraries,
         links=head["links"],
         hidden=tuple(head["hidden"]),
         emptied=tuple(head["emptied"]),

@@ -93,6 +93,25 @@ class LazyParts(Mapping[str, T], Generic[T]):
         return len(self._places)
 
 
+def encode_libraries(libraries: Mapping[str, ElfFacts], head: Mapping[str, Any]) -> bytes:
+    """A record of libraries by path, and of what else is known, as JSON (`libraries` is taken)."""
+    body, places = bytearray(), {}
+    for path, elf in sorted(libraries.items()):
+        part = zlib.compress(encode_elf(elf), 1)
+        places[path] = (len(body), len(part))
+        body.extend(part)
+    packed = json.dumps({**head, "libraries": places}).encode()
+    return struct.pack("<I", len(packed)) + packed + bytes(body)
+
+
+def decode_libraries(record: bytes) -> tuple[LazyParts[ElfFacts], dict[str, Any]]:
+    """(libraries, what else is known) of such a record."""
+    (size,) = struct.unpack_from("<I", record)
+    head: dict[str, Any] = json.loads(record[4 : 4 + size])
+    places = {path: (start, length) for path, (start, length) in head.pop("libraries").items()}
+    return LazyParts(memoryview(record)[4 + size :], places, decode_elf), head
+
+
 def encode(facts: WheelFacts) -> bytes:
     """The record; equal facts give equal bytes for one zlib."""
     body = bytearray()

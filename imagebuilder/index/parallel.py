@@ -1,4 +1,4 @@
-"""Doing the same for many packages at a time, with one bar of progress."""
+"""Doing the same to many things at a time, with one bar of progress."""
 
 from __future__ import annotations
 
@@ -12,22 +12,25 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def for_each_package(
-    reporter: Reporter, label: str, work: Callable[[T], R], items: Iterable[T], *, workers: int
+def in_parallel(
+    reporter: Reporter,
+    label: str,
+    work: Callable[[T], R],
+    items: Iterable[T],
+    *,
+    workers: int,
+    unit: str = "package",
 ) -> list[R]:
     """What `work` makes of each item, in their order. The first error ends it: nothing more is begun."""
     todo = list(items)
     with (
-        reporter.task(label, total=len(todo), unit="package") as task,
+        reporter.task(label, total=len(todo), unit=unit) as task,
         ThreadPoolExecutor(workers) as pool,
     ):
-        futures = [pool.submit(work, item) for item in todo]
-        try:
-            results = []
-            for future in futures:
-                results.append(future.result())
-                task.advance(1)
-            return results
-        finally:
-            for future in futures:
-                future.cancel()
+
+        def one(item: T) -> R:
+            result = work(item)
+            task.advance(1)
+            return result
+
+        return list(pool.map(one, todo))

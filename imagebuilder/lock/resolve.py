@@ -12,7 +12,7 @@ from packaging.version import InvalidVersion, Version
 from imagebuilder.cache import Cache
 from imagebuilder.errors import ArtefactUnusable
 from imagebuilder.index.http import Session, session
-from imagebuilder.index.parallel import for_each_package
+from imagebuilder.index.parallel import in_parallel
 from imagebuilder.index.simple import Indexes, IndexFile
 from imagebuilder.lock import uv
 from imagebuilder.lock.edges import Edges, find_edges
@@ -223,7 +223,7 @@ class _Work:
             return None
 
     def _parallel(self, label: str, work: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        return for_each_package(self.reporter, label, work, items, workers=self.settings.connections)
+        return in_parallel(self.reporter, label, work, items, workers=self.settings.connections)
 
 
 def _differing_version(file: IndexFile, metadata: Metadata) -> str | None:

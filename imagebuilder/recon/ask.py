@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
 
@@ -12,6 +11,7 @@ from packaging.utils import canonicalize_name
 
 from imagebuilder.errors import ArtefactUnusable
 from imagebuilder.index.http import NotFound
+from imagebuilder.index.parallel import in_parallel
 from imagebuilder.index.simple import Indexes
 from imagebuilder.lock.model import Lock
 from imagebuilder.lock.target import TargetFacts
@@ -54,15 +54,9 @@ def ask(
     """The rows, in the order of the places."""
 
     def one(place: Place) -> Row:
-        row = _ask(place, indexes, target, now)
-        task.advance(1)
-        return row
+        return _ask(place, indexes, target, now)
 
-    with (
-        reporter.task("asking indexes", total=len(places), unit="page") as task,
-        ThreadPoolExecutor(workers) as pool,
-    ):
-        return list(pool.map(one, places))
+    return in_parallel(reporter, "asking indexes", one, places, workers=workers, unit="page")
 
 
 def _places(

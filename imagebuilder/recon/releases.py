@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
 
@@ -16,6 +15,7 @@ from imagebuilder.errors import UsageProblem
 from imagebuilder.facts.record import WheelFacts
 from imagebuilder.facts.store import FactStore
 from imagebuilder.facts.tables import alternate_words, driver, layouts, runtimes
+from imagebuilder.index.parallel import in_parallel
 from imagebuilder.index.simple import Indexes, IndexFile
 from imagebuilder.lock.choose import best_wheel
 from imagebuilder.lock.target import TargetFacts
@@ -122,15 +122,10 @@ def _judged(
             found = _whole(store, file)
         else:
             found = store.front(file.sha256, file.filename, lambda: file.url, needed)
-        release = Release(version=str(file.version), facts=found, complete=full)
-        task.advance(1)
-        return release
+        return Release(version=str(file.version), facts=found, complete=full)
 
-    with (
-        reporter.task(f"reading {releases[0].name}", total=len(releases), unit="release") as task,
-        ThreadPoolExecutor(workers) as pool,
-    ):
-        read_releases = list(pool.map(read, releases))
+    label = f"reading {releases[0].name}"
+    read_releases = in_parallel(reporter, label, read, releases, workers=workers, unit="release")
     question = Question(
         package=canonicalize_name(package.name),
         facts=facts,

@@ -29,8 +29,6 @@ _GLIBC = re.compile(rb"GNU C Library [^\0]{0,200}?version (2\.\d+)")
 _LARGEST_LIBC = 32 << 20
 _MUSL = re.compile(r"lib/ld-musl-[^/]+\.so\.1")
 
-Reader = Callable[[Collection[str]], Iterator[tuple[str, bytes]]]
-
 
 class LayerFiles:
     """`Files` of layers on top of each other, bottom first. open_: opens the tar of a layer by its number."""

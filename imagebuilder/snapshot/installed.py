@@ -127,7 +127,6 @@ def _distribution(site: str, folder: str, data: Mapping[str, bytes], prefixes: s
         outside=outside,
         tags=frozenset(map(str, _tags(wheel.get("tag", "")))),
         origin=_origin(data.get(f"{place}/direct_url.json")),
-        installer=data.get(f"{place}/INSTALLER", b"").decode("utf-8", "replace").strip()[:40],
         top_level=tuple(top),
     )
     return _judged(item)

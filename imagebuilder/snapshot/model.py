@@ -130,7 +130,6 @@ class Installed:
     outside: tuple[str, ...] = ()
     tags: frozenset[str] = frozenset()
     origin: Origin | None = None
-    installer: str = ""
     top_level: tuple[str, ...] = ()
     problem: str = ""
     fix: str = ""

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from packaging.utils import NormalizedName
 
-from imagebuilder.index.parallel import for_each_package
+from imagebuilder.index.parallel import in_parallel
 from imagebuilder.progress import Reporter
 from imagebuilder.snapshot.compare import Comparison, changes_of, compare, is_foreign, lone_changes
 from imagebuilder.snapshot.guess import indexed_version
@@ -57,7 +57,7 @@ class Settling:
         return self._parallel("reading what differs", finish, list(zip(installed, found, strict=True)))
 
     def _parallel(self, label: str, work: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        return for_each_package(self.reporter, label, work, items, workers=self.workers)
+        return in_parallel(self.reporter, label, work, items, workers=self.workers)
 
     def _bounded(self, paths: Sequence[str]) -> list[str]:
         left, kept = _MOST_BYTES, []

@@ -19,7 +19,7 @@ import subprocess
 import threading
 import time
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -85,16 +85,13 @@ def run_registry(folder: Path, *, login: str = "", tls: bool = False) -> Iterato
         if login:
             registry.user, registry.password = USER, PASSWORD
             config["auth"] = _auth(folder, registry, login, stack)
-        for _ in range(5):  # another process may take the free port first
-            port = _free_port()
-            registry.host = f"127.0.0.1:{port}"
+
+        def words() -> list[str]:
             config["http"]["addr"] = registry.host
             (folder / "config.yml").write_text(json.dumps(config))  # JSON is YAML
-            if process := _start([program, "serve", str(folder / "config.yml")], registry):
-                break
-        else:
-            pytest.fail(f"the registry does not start:\n{registry.log.read_text()[-3000:]}")
-        with _stopped_at_the_end(process, registry):
+            return [program, "serve", str(folder / "config.yml")]
+
+        with _running(registry, words):
             yield registry
 
 
@@ -112,19 +109,20 @@ def run_crane(folder: Path) -> Iterator[TestRegistry]:
         pytest.skip("crane is not installed (scripts/debian-tools FOLDER crane)")
     registry = TestRegistry(host="", storage=folder / "storage", log=folder / "registry.log")
     registry.storage.mkdir(parents=True)
-    for _ in range(5):
-        registry.host = f"127.0.0.1:{_free_port()}"
-        words = [program, "registry", "serve", "--address", registry.host, "--disk", str(registry.storage)]
-        if process := _start(words, registry):
-            break
-    else:
-        pytest.fail(f"crane's registry does not start:\n{registry.log.read_text()[-3000:]}")
-    with _stopped_at_the_end(process, registry):
+    serve = [program, "registry", "serve", "--disk", str(registry.storage), "--address"]
+    with _running(registry, lambda: [*serve, registry.host]):
         yield registry
 
 
 @contextlib.contextmanager
-def _stopped_at_the_end(process: subprocess.Popen[bytes], registry: TestRegistry) -> Iterator[None]:
+def _running(registry: TestRegistry, words: Callable[[], list[str]]) -> Iterator[None]:
+    """Started on a free port by the command that `words` gives for `registry.host`; stopped at the end."""
+    for _ in range(5):  # another process may take the free port first
+        registry.host = f"127.0.0.1:{_free_port()}"
+        if process := _start(words(), registry):
+            break
+    else:
+        pytest.fail(f"the registry does not start:\n{registry.log.read_text()[-3000:]}")
     try:
         yield
     finally:

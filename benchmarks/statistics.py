@@ -23,8 +23,8 @@ from imagebuilder.accept.statistics import Effect, arms_effect, mean_effect, wid
 from imagebuilder.stack.model import Load
 
 RUNS = 20_000
-GIVE = 0.3
-"""Of a coverage in %: two standard errors of the simulation."""
+GIVE = 0.15
+"""Of a coverage in %: one standard error of the simulation."""
 NOISE = 0.02
 FIXED = (2, 3, 4, 5, 6, 8, 12, 24)
 EXTENDED = (3, 4, 5, 6)

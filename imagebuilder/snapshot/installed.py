@@ -23,7 +23,7 @@ from packaging.version import InvalidVersion, Version
 from imagebuilder.settings import redact
 from imagebuilder.snapshot.model import SHORT, Environment, Files, Installed, Origin, inside, joined
 
-_READ = ("METADATA", "WHEEL", "RECORD", "INSTALLER", "direct_url.json", "top_level.txt", "PKG-INFO")
+_READ = ("METADATA", "WHEEL", "RECORD", "direct_url.json", "top_level.txt", "PKG-INFO")
 _LIMIT = 32 << 20
 _FOLDER = re.compile(r"(?P<name>[^~-][^-]*)-(?P<version>[^-]+)\.dist-info")
 _OLD = re.compile(

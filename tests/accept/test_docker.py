@@ -38,8 +38,7 @@ LONG = "rounds = 300"
 @pytest.fixture(scope="module")
 def own_engine() -> Iterator[TestEngine]:
     """An engine of this module's own (and of this test process), with the GPU-request stub."""
-    name = f"acc{os.environ.get('PYTEST_XDIST_WORKER', '')}"
-    with private_engine(find_engine("containerd"), name, gpu_stub=True) as found:
+    with private_engine(find_engine("containerd"), "acc", gpu_stub=True) as found:
         yield found
         start(found)  # removing it asks it to stop its containers
 

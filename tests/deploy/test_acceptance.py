@@ -304,7 +304,8 @@ def test_an_agent_that_nobody_asks_ends(tmp_path: Path) -> None:
     port = free_ports()
     asked = {"port": port, "silence": 2, "secrets": []}
     agent = subprocess.Popen(
-        [sys.executable, "-c", program()], env={**os.environ, AGENT: json.dumps(asked)}, cwd=tmp_path,
+        [sys.executable, "-c", program()],
+        env={**os.environ, AGENT: json.dumps(asked), "TMPDIR": str(tmp_path)}, cwd=tmp_path,
         stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert agent.stdout is not None

@@ -241,13 +241,16 @@ def test_a_tag_that_is_not_there_names_those_that_are(
 def test_another_registry_takes_all_of_it(
     imagebuilder: Command, small: Small, each_registry: TestRegistry, repository: str
 ) -> None:
-    """Push, evidence, tags, pull and copy; what this machine counts as there already may differ."""
+    """Push, evidence, tags, pull and copy.
+
+    crane keeps one store for all repositories, so that what another test has sent is there already.
+    """
     assert imagebuilder("build", "s", "--builder", "direct").code == 0
     place = f"{each_registry.host}/{repository}-each"
     done = imagebuilder("push", "s", "--to", place, "--tag", "a", "--tag", "b", "--json")
     assert done.code == 0, done.err
     pushed = json.loads(done.out)
-    assert pushed["blobs"]["sent"] > 0 and pushed["tags"] == ["a", "b"] and len(pushed["evidence"]) == 3
+    assert pushed["tags"] == ["a", "b"] and len(pushed["evidence"]) == 3
     again = json.loads(imagebuilder("push", "s", "--to", f"{place}:b", "--json").out)
     assert again["blobs"]["sent"] == 0 and again["evidence"] == pushed["evidence"]
     seen = json.loads(imagebuilder("evidence", f"{place}:a", "--require", "sbom", "--json").out)

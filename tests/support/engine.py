@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ import pytest
 # Engines are looked for once, perhaps in the middle of a test that has another HOME: what counts is this.
 AT_START = dict(os.environ)
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "engine"
+_PRIVATE = "own-"  # names of engines that belong to one test of one test process
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +46,14 @@ class TestEngine:
             f"{self.variables['BIN']}:{os.environ['PATH']}" if "BIN" in self.variables else os.environ["PATH"]
         )
         return {**os.environ, **{k: v for k, v in self.variables.items() if k != "BIN"}, "PATH": path}
+
+    def wait_until_gone(self, *listing: str) -> None:
+        """Until all that `docker LISTING` prints now is gone; what others make meanwhile may come and go."""
+        left = set(self.docker(*listing).split())
+        deadline = time.monotonic() + 60
+        while left := left & set(self.docker(*listing).split()):
+            assert time.monotonic() < deadline, f"docker {' '.join(listing)}: {left} stay"
+            time.sleep(0.1)
 
     def docker(self, *arguments: str, check: bool = True, data: bytes | None = None) -> str:
         """What `docker ARGUMENTS` prints on this engine."""
@@ -74,7 +84,7 @@ def find_gpu_engine() -> TestEngine:
         [sys.executable, str(SCRIPT), "list"], env=AT_START, capture_output=True, text=True, check=True
     )
     for record in map(json.loads, listed.stdout.splitlines()):
-        if record["pid"] and record["gpu_stub"]:
+        if record["pid"] and record["gpu_stub"] and not record["name"].startswith(_PRIVATE):
             leads = {"DOCKER_HOST": record["host"], "DOCKER_CONFIG": record["client"], "BIN": record["bin"]}
             return TestEngine(
                 name=record["name"],
@@ -93,9 +103,13 @@ def find_gpu_engine() -> TestEngine:
 def private_engine(
     kind: TestEngine, name: str, size: str = "", *, gpu_stub: bool = False
 ) -> Iterator[TestEngine]:
-    """Another engine of that kind, which a test may break; size: of its disk."""
+    """Another engine of that kind, which a test may break; size: of its disk.
+
+    No other test is given it, and each test process makes its own: what one breaks, none misses.
+    """
     if kind.name != kind.kind or os.geteuid() != 0:
         pytest.skip("a second engine is started by scripts/engine, as root")
+    name = f"{_PRIVATE}{name}{os.environ.get('PYTEST_XDIST_WORKER', '')}"
     folder = Path(kind.host.removeprefix("unix://")).parent.parent / name
     script = [sys.executable, str(SCRIPT)]
     try:

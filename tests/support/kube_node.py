@@ -49,7 +49,7 @@ class Node:
             self.running[name] = subprocess.Popen(
                 [word.replace("$$", "$") for word in container["args"]],
                 cwd=self.folder,
-                env={"PATH": self.path, **self._environment(container)},
+                env={"PATH": self.path, "TMPDIR": str(self.folder.parent), **self._environment(container)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

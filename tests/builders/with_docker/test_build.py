@@ -101,8 +101,8 @@ def test_an_engine_that_forgot_everything_gives_the_same(
 
 def test_nothing_but_the_named_image_is_left(each_store: TestEngine, with_engine: Build) -> None:
     with_engine(each_store)
-    assert "imagebuilder-build" not in each_store.docker("image", "ls", "--format", "{{.Repository}}")
-    assert each_store.docker("ps", "-a", "--quiet", "--filter", "ancestor=imagebuilder-test:real") == ""
+    each_store.wait_until_gone("image", "ls", "--format", "{{.Repository}}:{{.Tag}}", "imagebuilder-build")
+    each_store.wait_until_gone("ps", "-a", "--quiet", "--filter", "ancestor=imagebuilder-test:real")
 
 
 def test_an_unchanged_build_asks_the_engine_for_nothing(

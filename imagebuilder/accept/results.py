@@ -12,9 +12,7 @@ Nothing is half-written: every file is written beside its place, synced and rena
 from __future__ import annotations
 
 import gzip
-import os
 import re
-import tempfile
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -26,6 +24,7 @@ from imagebuilder.accept.record import SCHEMA, Record, make_record
 from imagebuilder.accept.report import html, markdown
 from imagebuilder.accept.verdict import judge
 from imagebuilder.errors import ArtefactUnusable, NotAccepted, UsageProblem
+from imagebuilder.files import new_file
 from imagebuilder.values import Digest
 
 REHEARSALS = "rehearsals"
@@ -94,17 +93,8 @@ def save(root: Path, run: RunResult) -> Stored:
 
 
 def _write(path: Path, data: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as out:
-            out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with new_file(path, hint="run it where you may write, or name another folder with --results") as out:
+        out.write(data)
 
 
 # ---------------------------------------------------------------- reading

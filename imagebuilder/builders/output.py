@@ -12,9 +12,9 @@ from typing import Any
 
 from imagebuilder import __version__
 from imagebuilder.builders.direct.build import Built
+from imagebuilder.files import new_file
 from imagebuilder.lock.model import Lock
 from imagebuilder.oci import encode, inflate
-from imagebuilder.oci.swap import new_file
 from imagebuilder.values import Digest, ImageRef
 
 RECORD_SCHEMA = 1

@@ -37,7 +37,7 @@ def command(
     from imagebuilder.cli.prepare import prepare
     from imagebuilder.dockerfile import render
     from imagebuilder.dockerfile.steps import secrets_of
-    from imagebuilder.oci.swap import new_file
+    from imagebuilder.files import new_file
     from imagebuilder.values import Digest
 
     text, name = read_template(template)

@@ -138,7 +138,7 @@ def refuse_errors(stack: str, findings: Sequence[Finding]) -> None:
 
 
 def _write_sarif(path: Path, text: str) -> None:
-    from imagebuilder.oci.swap import new_file
+    from imagebuilder.files import new_file
 
     with new_file(path, hint="choose another file with --sarif") as out:
         out.write(text.encode() + b"\n")

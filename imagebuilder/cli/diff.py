@@ -52,7 +52,7 @@ def command(
     """
     from imagebuilder.diff.compare import compare
     from imagebuilder.diff.read import elf_from, gpu_code_from, load_tables
-    from imagebuilder.oci.swap import new_file
+    from imagebuilder.files import new_file
 
     reading = _reading(context, files, platform, wheels=abi, check=findings)
     sides = reading.side(old), reading.side(new)

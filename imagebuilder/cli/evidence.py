@@ -176,7 +176,7 @@ def _standing(standing: Standing) -> dict[str, Any]:
 
 def _save(folder: Path, attached: tuple[Attached, ...]) -> None:
     """One file each; of several of a kind, with the first digits of their digests."""
-    from imagebuilder.oci.swap import new_file
+    from imagebuilder.files import new_file
     from imagebuilder.publish.evidence import Evidence
 
     kinds = [item.kind for item in attached]

@@ -61,7 +61,7 @@ def command(
         if not found:
             context.reporter.note(f"no results below {root}: imagebuilder accept STACK makes one")
     if output:
-        from imagebuilder.oci.swap import new_file
+        from imagebuilder.files import new_file
 
         with new_file(context.cwd / output) as out:
             out.write(text.encode())

@@ -7,12 +7,11 @@ linked to where the lock's `path`s say, so that pip and uv install the lock as i
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 from pathlib import Path
 
 from imagebuilder.cache import Cache, storage_errors
 from imagebuilder.errors import ArtefactUnusable
+from imagebuilder.files import give, link_or_copy
 from imagebuilder.index.debian import Archive
 from imagebuilder.index.download import Wanted, fetch_all
 from imagebuilder.index.http import NotFound, Session, session
@@ -82,7 +81,7 @@ def link_wheels(lock: Lock, cache: Cache, folder: Path) -> Path | None:
         with storage_errors(target):
             target.parent.mkdir(parents=True, exist_ok=True)
             if not (target.exists() and target.samefile(source)):
-                _link(source, target)
+                give(source, target)
     return (folder / lock.wheels[0].path).parent if lock.wheels else None
 
 
@@ -176,7 +175,7 @@ def adopt_wheels(lock: Lock, cache: Cache, folder: Path) -> None:
         path = folder / wheel.path
         if cache.artefact(wheel.sha256) is None and _has_size(path, wheel.size):
             with cache.temporary() as temporary:
-                _link(path, temporary / "wheel")
+                link_or_copy(path, temporary / "wheel")
                 with contextlib.suppress(ArtefactUnusable):  # another file: `link_wheels` replaces it
                     cache.adopt(temporary / "wheel", wheel.sha256)
 
@@ -186,16 +185,3 @@ def _has_size(path: Path, size: int) -> bool:
         return path.is_file() and path.stat().st_size == size
     except OSError:
         return False
-
-
-def _link(source: Path, target: Path) -> None:
-    """Give the file the name `target`, whole or not at all."""
-    temporary = target.with_name(f".{target.name[:100]}.{os.getpid()}.tmp")
-    try:
-        try:
-            os.link(source, temporary)
-        except OSError:  # another disk, or a file system without links
-            shutil.copyfile(source, temporary)
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -21,6 +21,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from imagebuilder.errors import LockUnusable
+from imagebuilder.files import new_file
 from imagebuilder.lock.debs import read_debs, write_debs
 from imagebuilder.lock.fields import Bad, Fields
 from imagebuilder.lock.model import (
@@ -33,7 +34,6 @@ from imagebuilder.lock.model import (
     PassedOver,
     Wheel,
 )
-from imagebuilder.oci.swap import new_file
 from imagebuilder.values import Digest, ImageRef, Platform, Release
 
 SCHEMA = 1

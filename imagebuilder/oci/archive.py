@@ -15,6 +15,7 @@ from typing import IO, BinaryIO
 
 from imagebuilder.cache import Cache
 from imagebuilder.errors import ArtefactUnusable, UsageProblem
+from imagebuilder.files import new_file
 from imagebuilder.oci.descriptor import MAX_MANIFEST
 from imagebuilder.oci.image import Image
 from imagebuilder.oci.layout import (
@@ -26,7 +27,6 @@ from imagebuilder.oci.layout import (
     read_images,
     write_layout,
 )
-from imagebuilder.oci.swap import new_file
 from imagebuilder.values import Digest, ImageRef
 
 _BLOB = re.compile(r"(?:\./)?blobs/sha256/([0-9a-f]{64})")

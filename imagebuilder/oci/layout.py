@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from imagebuilder.errors import ArtefactUnusable
+from imagebuilder.files import check_directory, link_or_copy, new_directory
 from imagebuilder.oci.canonical import decode, encode
 from imagebuilder.oci.descriptor import INDEXES, MANIFESTS, MAX_CONFIG, MAX_MANIFEST, REF_NAME, Descriptor
 from imagebuilder.oci.image import Image
 from imagebuilder.oci.model import ImageIndex, Manifest
-from imagebuilder.oci.swap import check_directory, link_or_copy, new_directory
 from imagebuilder.values import Digest, ImageRef
 
 MARKER = "oci-layout"

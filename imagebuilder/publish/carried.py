@@ -12,13 +12,13 @@ from pathlib import Path
 
 from imagebuilder.cache import Cache
 from imagebuilder.errors import ArtefactUnusable
+from imagebuilder.files import new_directory
 from imagebuilder.oci.canonical import encode
 from imagebuilder.oci.descriptor import MANIFESTS, MAX_MANIFEST, REF_NAME, Descriptor
 from imagebuilder.oci.layout import MARKER, blob_path
 from imagebuilder.oci.model import ImageIndex, Manifest
 from imagebuilder.oci.problems import Missing
 from imagebuilder.oci.registry import Document, Registry
-from imagebuilder.oci.swap import new_directory
 from imagebuilder.publish import cosign
 from imagebuilder.publish.evidence import KINDS, Evidence
 from imagebuilder.values import Digest

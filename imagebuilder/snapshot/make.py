@@ -13,6 +13,7 @@ from packaging.utils import NormalizedName, canonicalize_name
 from imagebuilder.cache import Cache
 from imagebuilder.errors import StackInvalid, Unresolvable, UsageProblem
 from imagebuilder.facts.tables import table
+from imagebuilder.files import new_file
 from imagebuilder.index.debian import Archive
 from imagebuilder.index.debian_packages import DebFile, installed
 from imagebuilder.index.http import Session, session
@@ -24,7 +25,6 @@ from imagebuilder.lock.pylock import format_lock, parse_lock
 from imagebuilder.lock.resolve import locked_wheel
 from imagebuilder.lock.system import lock_base, lock_debs
 from imagebuilder.lock.target import TargetFacts, target_facts
-from imagebuilder.oci.swap import new_file
 from imagebuilder.progress import Reporter
 from imagebuilder.settings import Settings
 from imagebuilder.snapshot.added import find_added

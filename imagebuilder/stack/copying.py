@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from imagebuilder.errors import MachineLacks, UsageProblem
+from imagebuilder.files import new_file
 from imagebuilder.stack.find import FOLDER, lock_path
 from imagebuilder.stack.model import Stack
 
@@ -53,24 +52,10 @@ def perform_copy(copies: Iterable[Copy], *, force: bool = False, dry_run: bool =
                 hint="use --force",
             )
         for target, data in () if dry_run else changed.items():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            _write_whole(target, data)
+            with new_file(target, hint="run it in a folder that you may write") as out:
+                out.write(data)
     except OSError as problem:
         raise MachineLacks(
             f"cannot copy the stack: {problem.strerror}", seen=str(problem.filename or "")
         ) from None
     return list(changed)
-
-
-def _write_whole(target: Path, data: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "wb") as out:
-            out.write(data)
-            out.flush()
-            os.fchmod(out.fileno(), 0o644)
-            os.fsync(out.fileno())
-        Path(temporary).replace(target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

@@ -18,7 +18,6 @@ from imagebuilder.oci.descriptor import OCI_INDEX, Descriptor, ImagePlatform
 from imagebuilder.oci.image import Image
 from imagebuilder.oci.layout import blob_path, documents, read_layout, write_layout
 from imagebuilder.oci.model import ImageIndex
-from imagebuilder.oci.swap import new_directory
 from imagebuilder.values import Digest, ImageRef, Platform
 from tests.support.registry import find_program
 
@@ -248,9 +247,9 @@ def test_a_name_needs_a_tag(image: Image) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from imagebuilder.oci import swap
+from imagebuilder import files
 others = ("oci-layout", "index.json", "blobs")
-with swap.new_directory(Path(sys.argv[1]), marker="manifest.json", others=others) as new:
+with files.new_directory(Path(sys.argv[1]), marker="manifest.json", others=others) as new:
     (new / "oci-layout").write_text("half")
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -266,16 +265,6 @@ def test_a_killed_writer_leaves_the_old_layout_and_the_next_one_cleans_up(
     assert read_layout(out)[0].image.digest == image.digest
     write_layout(out, image, [NAME])
     assert [p.name for p in out.parent.iterdir()] == ["out"]
-
-
-def test_two_writers_at_once_do_not_remove_each_others_work(tmp_path: Path) -> None:
-    with new_directory(tmp_path / "out", marker="m") as first:
-        (first / "m").write_text("first")
-        with new_directory(tmp_path / "out", marker="m") as second:
-            (second / "m").write_text("second")
-        assert (first / "m").read_text() == "first"
-    assert (tmp_path / "out/m").read_text() == "first"
-    assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
 def test_no_space_is_said_and_leaves_nothing(

@@ -71,6 +71,6 @@ def test_copying_again_changes_nothing(tmp_path: Path) -> None:
 
 def test_a_folder_in_the_way_is_said(tmp_path: Path) -> None:
     (tmp_path / "stacks").write_text("a file")
-    with pytest.raises(MachineLacks, match="cannot copy the stack"):
+    with pytest.raises(MachineLacks, match="cannot be written"):
         perform_copy(plan_copy(load_stack(FULL), tmp_path))
     assert tree(tmp_path) == {"stacks": b"a file"}

@@ -13,7 +13,7 @@ from imagebuilder.cache import Cache
 from imagebuilder.dockerfile import PIP, ContextFile, Derived, context_files
 from imagebuilder.dockerfile.model import BASE_TAR, FILES_TAR, LAYERS, TOOLS
 from imagebuilder.errors import UsageProblem
-from imagebuilder.oci.swap import check_directory, link_or_copy, new_directory
+from imagebuilder.files import check_directory, link_or_copy, new_directory
 from imagebuilder.plan import Plan, PlannedWheel
 from imagebuilder.progress import Reporter
 from imagebuilder.stack import Stack, shipped_folder

@@ -126,6 +126,16 @@ def link_or_copy(source: Path, target: Path) -> None:
         os.fsync(dst.fileno())
 
 
+def give(source: Path, target: Path) -> None:
+    """`target` is `source` by a hard link, in the place of what stood there; where that cannot be, a copy."""
+    with suppress(OSError):
+        target.unlink(missing_ok=True)
+        os.link(source, target)
+        return
+    with new_file(target) as out, source.open("rb") as data:
+        shutil.copyfileobj(data, out, 1 << 20)
+
+
 def sync_directory(path: Path) -> None:
     """Makes the names in a directory durable."""
     fd = os.open(path, os.O_RDONLY)

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
+from urllib.parse import quote
 
 from imagebuilder.checks.model import SEVERITIES, Code, Finding
 from imagebuilder.checks.places import line_of
@@ -66,7 +67,7 @@ def _code(severity: str, code: str, findings: list[Finding], verbose: bool) -> I
 def as_sarif(
     findings: Sequence[Finding], codes: Iterable[Code], *, stack_file: str, text: str, version: str
 ) -> str:
-    """A SARIF 2.1.0 log; a finding is placed in the stack file (its text), which a change would edit."""
+    """A SARIF 2.1.0 log; a finding is placed in the stack file (path and text), which a change would edit."""
     used = {f.code for f in findings}
     rules = [
         {
@@ -87,7 +88,7 @@ def as_sarif(
             {
                 "tool": {"driver": {"name": "imagebuilder", "version": version, "rules": rules}},
                 "results": [
-                    _result(finding, number[finding.code], stack_file, line_of(finding, text))
+                    _result(finding, number[finding.code], quote(stack_file), line_of(finding, text))
                     for finding in findings
                 ],
             }
@@ -96,7 +97,7 @@ def as_sarif(
     return json.dumps(log, indent=2)
 
 
-def _result(finding: Finding, rule: int, stack_file: str, line: int) -> dict[str, Any]:
+def _result(finding: Finding, rule: int, uri: str, line: int) -> dict[str, Any]:
     text = "\n".join([finding.what, *finding.evidence, *([f"Fix: {finding.fix}"] if finding.fix else [])])
     result: dict[str, Any] = {
         "ruleId": finding.code,
@@ -105,7 +106,7 @@ def _result(finding: Finding, rule: int, stack_file: str, line: int) -> dict[str
         "message": {"text": text},
         "locations": [
             {
-                "physicalLocation": {"artifactLocation": {"uri": stack_file}, "region": {"startLine": line}},
+                "physicalLocation": {"artifactLocation": {"uri": uri}, "region": {"startLine": line}},
                 "logicalLocations": [{"fullyQualifiedName": finding.place or finding.code}],
             }
         ],

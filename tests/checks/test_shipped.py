@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import cache
 
 import pytest
 
 from imagebuilder.checks.model import Finding
-from imagebuilder.checks.registry import failing, judged, run
+from imagebuilder.checks.registry import codes, failing, judged, run
+from imagebuilder.checks.report import as_sarif
 from imagebuilder.lock.fresh import check_fresh
 from imagebuilder.stack.model import Stack, Waiver
-from tests.support.check_cases import STACKS, shipped, shipped_subject
+from tests.support.check_cases import ROOT, STACKS, shipped, shipped_subject
+from tests.support.schemas import valid_sarif, validated
 
 WAIVERS = [(name, waiver) for name in STACKS for waiver in shipped(name)[0].waivers]
 
@@ -29,6 +32,20 @@ def test_nothing_is_open_but_notes(name: str) -> None:
     stack, findings = found(name)
     still = [f for f in judged(stack, findings) if f.waived is None]
     assert {f.severity for f in still} <= {"note"}, [(f.code, f.place, f.what) for f in still]
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_what_is_found_fits_the_schemas(name: str) -> None:
+    stack, findings = found(name)
+    told = judged(stack, findings)
+    document = {"schema": 1, "kind": "check", "findings": [f.as_json() for f in told]}
+    assert validated("check", json.dumps(document)) == document
+    file = f"stacks/{name}.toml"
+    text = (ROOT / file).read_text(encoding="utf-8")
+    (log,) = valid_sarif(as_sarif(told, codes(), stack_file=file, text=text, version="1"))["runs"]
+    assert [r["ruleId"] for r in log["results"]] == [f.code for f in told]
+    lines = {r["locations"][0]["physicalLocation"]["region"]["startLine"] for r in log["results"]}
+    assert max(lines, default=1) <= len(text.splitlines())
 
 
 @pytest.mark.parametrize(

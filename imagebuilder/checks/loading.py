@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -12,6 +12,7 @@ from imagebuilder.checks.model import Check, Code, Finding, Severity
 from imagebuilder.checks.subject import Loading, Subject
 from imagebuilder.facts.elf import symbol_hash
 from imagebuilder.facts.layouts import LayoutRisk
+from imagebuilder.facts.loader import MissingLibrary, MissingSymbol, MissingVersion, Outcome
 from imagebuilder.facts.verdict import Verdict
 
 _MODULE = re.compile(r"(?:^_|\.abi3\.so$|\.cpython-\w+-[\w-]+\.so$)")
@@ -80,16 +81,69 @@ DOUBT = Code(
 
 
 def run(subject: Subject) -> Iterator[Finding]:
-    """One finding for each library (or each set of alternatives) that does not load."""
+    """One finding for each library (or each set of alternatives) that does not load by its own fault.
+
+    Those that fail because they need such a library are named with it.
+    """
     needed = {n for facts in subject.facts.values() for elf in facts.elf.values() for n in elf.needed}
+    own: dict[str, _Fault] = {}
     for loading in subject.loadings:
-        verdict = loading.best
-        if verdict.kind == "loads":
-            continue
-        feature = _feature(subject, loading)
-        plugin = bool(feature) or _is_plugin(subject, loading, needed)
-        yield from _findings(subject, loading, verdict, plugin, feature)
+        if loading.best.kind != "loads":
+            feature = _feature(subject, loading)
+            plugin = bool(feature) or _is_plugin(subject, loading, needed)
+            path = subject.environment.absolute(loading.best.path)
+            own[path] = _Fault(loading=loading, plugin=plugin, feature=feature)
+    for fault in _at_their_origin(subject, own):
+        yield from _findings(subject, fault)
     yield from _rpaths(subject)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Fault:
+    """A library that does not load. plugin: nobody needs it. feature: what for. with_it: who fails too."""
+
+    loading: Loading
+    plugin: bool
+    feature: str = ""
+    with_it: tuple[str, ...] = ()
+
+
+def _at_their_origin(subject: Subject, own: Mapping[str, _Fault]) -> Iterator[_Fault]:
+    """The same faults (by path), each told of the library that wants what is missing, whoever needs that."""
+    victims: dict[str, list[_Fault]] = {}
+    for fault in own.values():
+        wanting = {m.wanted_by: None for m in _missing(fault.loading.best.outcome)}
+        if not wanting or any(w not in subject.environment.owner for w in wanting):
+            yield fault  # a layout, or a library of the system that lacks something itself
+        else:
+            for origin in wanting:
+                victims.setdefault(origin, []).append(fault)
+    for path, theirs in victims.items():
+        mine = own.get(path)
+        verdict = _of(subject, path, theirs[0].loading.best.outcome)
+        wheel, others = subject.environment.owner[path], mine.loading.verdicts[1:] if mine else ()
+        yield _Fault(
+            loading=Loading(wheel=wheel, verdicts=(verdict, *others)),
+            plugin=all(victim.plugin for victim in theirs),
+            feature=mine.feature if mine else "",
+            with_it=tuple(v.loading.best.path for v in theirs if v is not mine),
+        )
+
+
+def _missing(outcome: Outcome) -> Iterator[MissingLibrary | MissingVersion | MissingSymbol]:
+    """Symbols count only where every library is there: else they may be in what is missing."""
+    yield from (*outcome.libraries, *outcome.versions, *(() if outcome.libraries else outcome.symbols))
+
+
+def _of(subject: Subject, path: str, outcome: Outcome) -> Verdict:
+    """What this library itself wants, of all that was missing when another one, or it, was loaded."""
+    mine = Outcome(
+        path=path,
+        libraries=tuple(m for m in outcome.libraries if m.wanted_by == path),
+        versions=tuple(m for m in outcome.versions if m.wanted_by == path),
+        symbols=tuple(m for m in outcome.symbols if m.wanted_by == path),
+    )
+    return Verdict(path=subject.environment.relative(path), outcome=mine)
 
 
 def _rpaths(subject: Subject) -> Iterator[Finding]:
@@ -113,13 +167,14 @@ def _rpaths(subject: Subject) -> Iterator[Finding]:
             )
 
 
-def _findings(
-    subject: Subject, loading: Loading, verdict: Verdict, plugin: bool, feature: str
-) -> Iterator[Finding]:
+def _findings(subject: Subject, fault: _Fault) -> Iterator[Finding]:
+    loading, plugin, feature = fault.loading, fault.plugin, fault.feature
+    verdict = loading.best
     outcome, name = verdict.outcome, posixpath.basename(verdict.path)
     unread = sorted({*subject.unread, *subject.gone})  # any of them may have what is missing
     at = _At(loading, verdict.path, "note" if plugin else "warning" if unread else None)
     others = tuple(f"also: {v.path}" for v in loading.verdicts if v is not verdict)[:3]
+    others += (f"and with it: {_some(fault.with_it)}",) if fault.with_it else ()
     others += (f"not read, and may have it: {', '.join(unread[:3])}",) if unread else ()
     if outcome.libraries:
         missing = sorted({m.name for m in outcome.libraries})
@@ -158,6 +213,10 @@ def _findings(
         )
     for risk in verdict.risks:
         yield _layout(subject, at, name, risk, others)
+
+
+def _some(paths: Sequence[str]) -> str:
+    return ", ".join(paths[:3]) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
 
 
 def _layout(subject: Subject, at: _At, name: str, risk: LayoutRisk, others: Sequence[str]) -> Finding:
@@ -219,17 +278,23 @@ def _where(subject: Subject, missing: Sequence[str]) -> str:
     packages = sorted({p for n in missing if (p := subject.tables.sonames.get(n))})
     if packages:
         parts.append(f"[system] packages += {', '.join(packages)}")
+    off_path: dict[str, list[str]] = {}  # by folder
+    builds: dict[str, None] = {}
     for name in missing:
         if name in subject.tables.sonames:
             continue
         stem = name.partition(".so")[0] + ".so"
         known = {*subject.environment.by_file_name, *subject.in_base}
-        here = sorted(n for n in known if n.startswith(stem) and n != name)
         if name in known:
-            place = subject.in_base.get(name, "its folder")
-            parts.append(f"{name} is in the image but not on the path: add {place} to LD_LIBRARY_PATH")
-        elif here:
-            parts.append(f"the set has {', '.join(here[:3])}: take a build for that")
+            off_path.setdefault(subject.in_base.get(name, "its folder"), []).append(name)
+        else:
+            builds.update(dict.fromkeys(sorted(n for n in known if n.startswith(stem))[:3]))
+    for folder, names in off_path.items():
+        are = "is" if len(names) == 1 else "are"
+        said = f"{', '.join(names)} {are} in the image but not on the path"
+        parts.append(f"{said}: add {folder} to LD_LIBRARY_PATH")
+    if builds:
+        parts.append(f"the set has {', '.join(builds)}: take a build for that")
     return "; ".join(parts) or MISSING.remedy
 
 

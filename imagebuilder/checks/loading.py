@@ -132,7 +132,10 @@ def _at_their_origin(subject: Subject, own: Mapping[str, _Fault]) -> Iterator[_F
 
 def _missing(outcome: Outcome) -> Iterator[MissingLibrary | MissingVersion | MissingSymbol]:
     """Symbols count only where every library is there: else they may be in what is missing."""
-    yield from (*outcome.libraries, *outcome.versions, *(() if outcome.libraries else outcome.symbols))
+    yield from outcome.libraries
+    yield from outcome.versions
+    if not outcome.libraries:
+        yield from outcome.symbols
 
 
 def _of(subject: Subject, path: str, outcome: Outcome) -> Verdict:

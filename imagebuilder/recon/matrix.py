@@ -38,11 +38,6 @@ class Release:
     facts: WheelFacts
     complete: bool
 
-    @cached_property
-    def names(self) -> list[bytes]:
-        """What the libraries that were read export, sorted."""
-        return sorted({name for elf in self.facts.elf.values() for name in elf.names()})
-
     def exports(self, name: str) -> bool:
         """Does a library that was read export this name?"""
         hashed = symbol_hash(name.encode())
@@ -61,14 +56,17 @@ class Release:
         shared = {path for path in self.facts.files if _SHARED.search(path)}
         return {posixpath.basename(path) for path in shared - self.facts.elf.keys()}
 
-    def begins(self, prefix: bytes) -> list[bytes]:
-        """Exported names that begin so."""
-        at = bisect_left(self.names, prefix)
-        found: list[bytes] = []
-        while at < len(self.names) and self.names[at].startswith(prefix) and len(found) < 8:
-            found.append(self.names[at])
-            at += 1
-        return found
+
+class _Names:
+    """What the libraries of a release that were read export: large, so only one release's at a time."""
+
+    def __init__(self, release: Release) -> None:
+        self._sorted = sorted({name for elf in release.facts.elf.values() for name in elf.names()})
+
+    def begin(self, prefix: bytes) -> list[bytes]:
+        """Those that begin so, some of them."""
+        at = bisect_left(self._sorted, prefix)
+        return [name for name in self._sorted[at : at + 8] if name.startswith(prefix)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +135,8 @@ def matrix(question: Question, releases: Sequence[Release]) -> list[Row]:
 
 
 def _row(question: Question, release: Release, at_home: Mapping[str, set[str]]) -> Row:
-    gone = {w.name for w in question.wanted if _is_gone(w.name, release, at_home)}
+    names = _Names(release)
+    gone = {w.name for w in question.wanted if _is_gone(w.name, release, names, at_home)}
     environment = _environment(question, release, gone)
     process = environment.start()
     answers = []
@@ -166,7 +165,7 @@ def _row(question: Question, release: Release, at_home: Mapping[str, set[str]]) 
         else tuple(
             sorted(w.name for w in question.wanted if w.name not in gone and not release.exports(w.name))
         ),
-        instead=tuple((name, near) for name in missing if (near := _instead(name, release)) and near != name),
+        instead=tuple((name, near) for name in missing if (near := _instead(name, names)) and near != name),
         because=next((text for v in bad if (text := _because(v))), ""),
     )
 
@@ -192,15 +191,15 @@ def _environment(question: Question, release: Release, gone: set[str]) -> Enviro
     )
 
 
-def _is_gone(name: str, release: Release, at_home: Mapping[str, set[str]]) -> bool:
+def _is_gone(name: str, release: Release, names: _Names, at_home: Mapping[str, set[str]]) -> bool:
     """Is it proven that this release does not have the name? at_home: libraries that define it in others."""
     if release.exports(name):
         return False
     scope, function = _scope(name.encode())
-    same_scope = bool(scope) and bool(release.begins(scope))
+    same_scope = bool(scope) and bool(names.begin(scope))
     if homes := at_home[name]:
         return release.complete or (same_scope and not homes & release.unread)
-    return bool(function and release.begins(function)) or (release.complete and same_scope)
+    return bool(function and names.begin(function)) or (release.complete and same_scope)
 
 
 def _scope(name: bytes) -> tuple[bytes, bytes]:
@@ -226,9 +225,9 @@ def _missing(verdict: Verdict) -> Iterator[str]:
     yield from (m.symbol.name for m in outcome.symbols)
 
 
-def _instead(name: str, release: Release) -> str:
+def _instead(name: str, names: _Names) -> str:
     function = _scope(name.encode())[1]
-    found = release.begins(function) if function else []
+    found = names.begin(function) if function else []
     return found[0].decode("utf-8", "replace") if found else ""
 
 

@@ -23,6 +23,7 @@ from imagebuilder.progress import Reporter
 from imagebuilder.recon.matrix import Question, Release, Row, matrix
 
 _KIND = "matrix-1"
+_READERS = 4  # whole wheels at once: mostly inflating and hashing
 _JUDGES = ("facts", "recon", "data", "data/layouts")  # folders whose files decide an answer
 
 
@@ -125,6 +126,7 @@ def _judged(
         return Release(version=str(file.version), facts=found, complete=full)
 
     label = f"reading {releases[0].name}"
+    workers = min(workers, _READERS) if full else workers
     read_releases = in_parallel(reporter, label, read, releases, workers=workers, unit="release")
     question = Question(
         package=canonicalize_name(package.name),

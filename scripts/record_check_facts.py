@@ -2,11 +2,11 @@
 
     python scripts/record_check_facts.py [OUT.json.xz]
 
-Recorded are the wheels of the shipped stacks' locks and those that a case of tests/checks/cases names. Of a
-library those exports are kept that another one wants or by which it differs from another package's at that
-path; of its wants what neither Python nor the C and C++ libraries answer; of the files of a wheel the
-libraries and what another wheel owns too. The findings on the shipped stacks are compared with those on the
-whole facts before anything is written.
+Recorded are the wheels of the shipped stacks' locks, those that a case of tests/checks/cases names, and ten
+releases of torch. Of a library those exports are kept that another one wants or by which it differs from
+another package's at that path; of its wants what neither Python nor the C and C++ libraries answer; of the
+files of a wheel the libraries and what another wheel owns too. The findings on the shipped stacks are
+compared with those on the whole facts before anything is written.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from imagebuilder.plan import make_plan  # noqa: E402
 from imagebuilder.progress import Silent  # noqa: E402
 from imagebuilder.settings import load  # noqa: E402
 from imagebuilder.stack import load_stack  # noqa: E402
-from tests.support.check_facts import FILE, Recorded  # noqa: E402
+from tests.support.check_facts import FILE, TORCHES, Recorded  # noqa: E402
 
 STACKS = ("cu128-debian", "cu130-debian", "cu128", "demo")
 _DROPPED = re.compile(r"(?:GLIBC|GLIBCXX|CXXABI|GCC|GOMP|OMP|ZLIB)_")
@@ -132,8 +132,8 @@ def _only_in_one(wheels: Mapping[str, WheelFacts]) -> Iterator[str]:
 
 
 def extra_wheels() -> list[str]:
-    """File names of wheels that cases name and no shipped lock has."""
-    names: dict[str, None] = {}
+    """File names of wheels that tests name, whether or not a shipped lock has them."""
+    names: dict[str, None] = dict.fromkeys(TORCHES)
     for case in sorted((ROOT / "tests" / "checks" / "cases").glob("*.toml")):
         names.update(dict.fromkeys(tomli.loads(case.read_text()).get("wheels", ())))
     return list(names)

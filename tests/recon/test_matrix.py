@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import posixpath
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from packaging.utils import parse_wheel_filename
 
 from imagebuilder.facts.elf import ElfFacts
 from imagebuilder.facts.record import FileFact, WheelFacts
 from imagebuilder.facts.tables import alternate_words, driver, layouts, runtimes
 from imagebuilder.recon.matrix import Question, Release, Row, matrix
+from tests.support import check_facts
 from tests.support.abi_facts import recorded
 from tests.support.schemas import validated
 
@@ -25,11 +28,22 @@ def _rows(
 ) -> dict[str, Row]:
     data = recorded()
     filename = next(name for name in sorted({r[1] for r in data.rows}) if name.startswith(extension))
-    facts = data.wheel(filename)
-    facts = replace(facts, files={path: FileFact(crc=0, size=0) for path in facts.elf})
+    torches = {torch.split("-")[1]: data.wheel(torch) for torch in sorted(data.closures)}
+    return _asked(data.wheel(filename), torches, complete=complete, whole_too=whole_too, python=python)
+
+
+def _asked(
+    facts: WheelFacts,
+    torches: Mapping[str, WheelFacts],
+    *,
+    complete: bool,
+    whole_too: str = "",
+    python: tuple[int, ...] = (3, 11),
+) -> dict[str, Row]:
+    """The rows by release; what is not complete has the small libraries only."""
     question = Question(
         package="extension",
-        facts=facts,
+        facts=replace(facts, files={path: FileFact(crc=0, size=0) for path in facts.elf}),
         against="torch",
         python=python,
         layouts=layouts(),
@@ -38,18 +52,15 @@ def _rows(
         driver=driver(),
     )
     releases = []
-    for torch in sorted(data.closures):
-        whole = data.wheel(torch)
+    for version, whole in torches.items():
         files = {path: FileFact(crc=0, size=0) for path in whole.elf}
         elf = {
             p: e
             for p, e in whole.elf.items()
-            if complete or whole_too in torch.split("-")[1:2] or posixpath.basename(p) in SMALL
+            if complete or version == whole_too or posixpath.basename(p) in SMALL
         }
         releases.append(
-            Release(
-                version=torch.split("-")[1], facts=replace(whole, files=files, elf=elf), complete=complete
-            )
+            Release(version=version, facts=replace(whole, files=files, elf=elf), complete=complete)
         )
     return {row.version: row for row in matrix(question, releases)}
 
@@ -67,6 +78,21 @@ def test_sgl_kernel_goes_with_two_releases(complete: bool) -> None:
     assert dict(rows["2.10.0"].instead)[f"{changed}ib"] == f"{changed}jb"
     assert "libcudart.so.12" in rows["2.11.0"].missing
     assert bool(rows["2.9.1"].unchecked) is not complete
+
+
+@pytest.mark.parametrize("complete", [False, True])
+def test_of_ten_releases_it_goes_with_two(complete: bool) -> None:
+    """The ten that `matrix` asks by default: read whole (`--full`), and by their small libraries alone."""
+    data = check_facts.recorded()
+    torches = {parse_wheel_filename(name)[1]: data.wheel(name) for name in check_facts.TORCHES}
+    facts = data.wheel("sgl_kernel-0.3.21-cp310-abi3-manylinux2014_x86_64.whl")
+    rows = _asked(facts, {str(v): torches[v] for v in sorted(torches, reverse=True)}, complete=complete)
+    assert len(rows) == len(check_facts.TORCHES) == 10
+    assert _loads(rows) == {"2.9.0", "2.9.1"}
+    assert all(row.missing for row in rows.values() if row.verdict != "loads")
+    assert all(bool(rows[v].unchecked) is not complete for v in ("2.9.0", "2.9.1"))
+    if complete:
+        assert not any(row.unchecked for row in rows.values())
 
 
 @pytest.mark.parametrize(

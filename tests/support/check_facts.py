@@ -18,6 +18,13 @@ from imagebuilder.facts.tools import Tool
 from imagebuilder.values import GpuArch
 
 FILE = Path(__file__).parents[1] / "data" / "check_facts.json.xz"
+# Recorded for the question which of them a package can load with: ten releases, newest first.
+TORCHES = tuple(
+    f"torch-{release}-cp311-cp311-manylinux_2_28_x86_64.whl"
+    for release in (
+        "2.15.0", "2.14.1", "2.14.0", "2.13.0", "2.12.1", "2.12.0", "2.11.0", "2.10.0-3", "2.9.1", "2.9.0",
+    )
+)  # fmt: skip
 
 
 class Recorded:

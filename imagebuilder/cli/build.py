@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from imagebuilder.cli.context import Context, json_option, say, say_json, verb
-from imagebuilder.cli.docker import builder_option, chosen_builder, docker_options
+from imagebuilder.cli.docker import builder_option, chosen_builder, docker_options, only_docker
 from imagebuilder.errors import UsageProblem
 
 if TYPE_CHECKING:
@@ -100,20 +100,7 @@ def _wish(
     from imagebuilder.values import ImageRef
 
     chosen = chosen_builder(context, builder, builder_name)
-    only_docker = [
-        name
-        for name, given in (
-            ("--builder-name", builder_name),
-            ("--template", template),
-            ("--vendored", vendored),
-            ("--no-cache", no_cache),
-        )
-        if given
-    ]
-    if chosen == "direct" and only_docker:
-        raise UsageProblem(
-            f"{', '.join(only_docker)}: only the Docker builder has this", hint="--builder docker"
-        )
+    only_docker(chosen, builder_name=builder_name, template=template, vendored=vendored, no_cache=no_cache)
     if push and not tags:
         raise UsageProblem(
             "--push needs a --tag that says where to", hint="--tag registry.example/name:tag --push"
@@ -197,7 +184,7 @@ def _push(context: Context, wish: Wish, names: tuple[ImageRef, ...]) -> None:
     from imagebuilder.oci.credentials import DockerCredentials
 
     assert wish.engine is not None, "what is pushed from an engine is in one"
-    logins = DockerCredentials(context.settings.docker_config)
+    logins = DockerCredentials.of(context.settings)
     for name in names:
         digest = wish.engine.push(name, logins.find(name.registry), context.reporter)
         context.reporter.note(f"pushed {name}@{digest}")

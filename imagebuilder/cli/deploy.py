@@ -315,7 +315,7 @@ def _bring(
             built = read_built(_place(context, stack), context.cache)
             engine.load(built.image, (name,), context.reporter)
         return record.config
-    login = DockerCredentials(context.settings.docker_config).find(ref.registry)
+    login = DockerCredentials.of(context.settings).find(ref.registry)
     known = bring(engine, ref, login, context.reporter)
     built_here = read_record(_place(context, stack))
     if built_here is not None and known in (built_here.config, built_here.manifest):

@@ -11,6 +11,7 @@ import click
 
 from imagebuilder.cli.context import Context
 from imagebuilder.cli.prepare import Prepared, obtain
+from imagebuilder.errors import UsageProblem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,6 +62,13 @@ def chosen_builder(context: Context, builder: str, builder_name: str | None) -> 
     choice = choose(os.environ)
     context.reporter.note(f"builder: {choice.builder} ({choice.reason})")
     return choice.builder
+
+
+def only_docker(builder: str, **given: object) -> None:
+    """UsageProblem where the direct builder is given options, by parameter name, that only Docker's has."""
+    names = [f"--{name.replace('_', '-')}" for name, value in given.items() if value]
+    if builder == "direct" and names:
+        raise UsageProblem(f"{', '.join(names)}: only the Docker builder has this", hint="--builder docker")
 
 
 def connect(*, to_build: bool = False) -> Engine:

@@ -1,7 +1,7 @@
-"""Registry logins as `docker login` leaves them: Docker's config.json and its credential helpers.
+"""Registry logins as Docker has them: DOCKER_AUTH_CONFIG, config.json and its credential helpers.
 
-imagebuilder stores none of its own and prints none. Source: docker/cli docs (config.json),
-docker/docker-credential-helpers README.
+imagebuilder stores none of its own and prints none. Source: docker/cli docs (config.json, environment
+variables), docker/docker-credential-helpers README.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from imagebuilder.errors import MachineLacks
+
+if TYPE_CHECKING:
+    from imagebuilder.settings import Settings
 
 DOCKER_HUB = "docker.io"
 _HUB_KEY = "https://index.docker.io/v1/"  # under which Docker keeps the login of Docker Hub
@@ -43,18 +46,31 @@ def run_helper(command: Sequence[str], stdin: bytes) -> subprocess.CompletedProc
 
 
 class DockerCredentials:
-    """Finds the login for a registry in the folder of Docker's config.json (None: there are no logins)."""
+    """Finds the login for a registry: in `given`, the JSON of DOCKER_AUTH_CONFIG, else in config.json.
 
-    def __init__(self, folder: Path | None, run: Runner = run_helper) -> None:
+    folder: where config.json lies (None: nowhere).
+    """
+
+    def __init__(self, folder: Path | None, run: Runner = run_helper, *, given: str = "") -> None:
         self._file = folder / "config.json" if folder else None
         self._run = run
+        self._given = given
+
+    @classmethod
+    def of(cls, settings: Settings) -> DockerCredentials:
+        """This user's."""
+        return cls(settings.docker_config, given=settings.docker_auth)
 
     def find(self, registry: str) -> Credential | None:
         """The login for `registry` (host, with port if any); None: there is none.
 
-        `credHelpers` for this registry win over `credsStore`, and that over `auths`.
-        MachineLacks: the file or the helper cannot be used.
+        The environment's wins; then `credHelpers` for this registry over `credsStore`, and that over `auths`.
+        MachineLacks: the variable, the file or the helper cannot be used.
         """
+        if self._given:
+            given = _parsed(self._given, "DOCKER_AUTH_CONFIG", 'set it to {"auths": {…}}, or unset it')
+            if isinstance(entry := _find(_table(given, "auths"), registry), dict):
+                return self._parse(entry, registry, "DOCKER_AUTH_CONFIG")
         config = self._read()
         helper = _find(_table(config, "credHelpers"), registry) or config.get("credsStore")
         if helper:
@@ -62,7 +78,7 @@ class DockerCredentials:
             if found:
                 return found
         entry = _find(_table(config, "auths"), registry)
-        return self._parse(entry, registry) if isinstance(entry, dict) else None
+        return self._parse(entry, registry, str(self._file)) if isinstance(entry, dict) else None
 
     def _read(self) -> dict[str, Any]:
         if self._file is None:
@@ -76,17 +92,10 @@ class DockerCredentials:
             raise MachineLacks(
                 f"{self._file} cannot be read", seen=exc.strerror or "", hint=f"chmod u+r {self._file}"
             ) from exc
-        try:
-            config = json.loads(data)
-        except (ValueError, RecursionError):  # their text would quote the file, which holds secrets
-            config = None
-        if not isinstance(config, dict):
-            raise MachineLacks(
-                f"{self._file} is not a JSON object", hint="repair it, or remove it and run `docker login`"
-            )
-        return config
+        return _parsed(data, str(self._file), "repair it, or remove it and run `docker login`")
 
-    def _parse(self, entry: dict[str, Any], registry: str) -> Credential | None:
+    @staticmethod
+    def _parse(entry: dict[str, Any], registry: str, place: str) -> Credential | None:
         token = entry.get("identitytoken")
         username, secret = entry.get("username"), entry.get("password")
         packed = entry.get("auth")
@@ -98,7 +107,7 @@ class DockerCredentials:
             username, colon, secret = pair.partition(":")
             if not colon:
                 raise MachineLacks(
-                    f"the login for {registry} in {self._file} is damaged",
+                    f"the login for {registry} in {place} is damaged",
                     wanted="`auth` is base64 of user:password",
                     hint=f"docker login {registry}",
                 )
@@ -137,6 +146,16 @@ class DockerCredentials:
                 hint=f"echo {server} | {program} get",
             )
         return _from_helper(result.stdout, program)
+
+
+def _parsed(data: bytes | str, place: str, hint: str) -> dict[str, Any]:
+    try:
+        config = json.loads(data)
+    except (ValueError, RecursionError):  # their text would quote what holds secrets
+        config = None
+    if not isinstance(config, dict):
+        raise MachineLacks(f"{place} is not a JSON object", hint=hint)
+    return config
 
 
 def _from_helper(output: bytes, program: str) -> Credential | None:

@@ -66,7 +66,7 @@ class Registry:
     ) -> None:
         from imagebuilder.index.http import session
 
-        logins = credentials or DockerCredentials(settings.docker_config)
+        logins = credentials or DockerCredentials.of(settings)
         http = session(settings, logins=False, pause=pause)
         self.host = host
         self._own = Transport(host, http, lambda: logins.find(host))

@@ -1,11 +1,13 @@
 """Bringing blobs and manifests into a registry. Source: opencontainers/distribution-spec 1.1, "Push".
 
-A blob goes in one streamed PUT; a broken one is begun again from its start. Chunked uploads cannot be resumed
-reliably: some registries ignore Content-Range, some drop later chunks, some cancel the session.
+A blob goes in one streamed PUT. A broken one goes on where it broke if the registry says that it kept the
+bytes, and takes the rest; else it is begun again. Chunks are not sent: some registries ignore Content-Range,
+some drop later chunks. Whatever was put together, the registry checks its digest.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,10 +39,10 @@ class Stored:
 
 
 class FileBody:
-    """A file of `size` bytes that is sent, from its beginning each time.
+    """A file of `size` bytes that is sent, from byte `start` on each time.
 
     advance: hears of bytes sent (below zero: they are sent again). check: called before every piece; what it
-    raises ends the upload. sent: bytes of the latest try.
+    raises ends the upload. sent: where the latest try came to.
     """
 
     def __init__(
@@ -50,19 +52,25 @@ class FileBody:
         advance: Callable[[int], None] = lambda amount: None,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        self.sent = 0
+        self.sent = self.start = 0
         self._path = path
         self._size = size
         self._advance = advance
         self._check = check
 
-    def __len__(self) -> int:
+    @property
+    def end(self) -> int:
+        """Where it ends: the file's size."""
         return self._size
 
+    def __len__(self) -> int:
+        return self._size - self.start
+
     def __iter__(self) -> Iterator[bytes]:
-        self._advance(-self.sent)
-        self.sent = 0
+        self._advance(self.start - self.sent)
+        self.sent = self.start
         with self._path.open("rb") as file:
+            file.seek(self.start)
             while self.sent < self._size and (piece := file.read(min(_PIECE, self._size - self.sent))):
                 self._check()
                 yield piece
@@ -95,14 +103,21 @@ class Uploads:
     def blob(self, repository: str, digest: Digest, body: Body, mount_from: Sequence[str]) -> str:
         """Brings a blob there: "exists", "mounted" or "pushed"."""
         errand = Errand(thing=f"blob {digest} for {self._target.host}/{repository}", pushing=True)
+        broken: list[str] = []  # the address of an upload that broke
 
         def attempt() -> str:
             if self.blob_exists(repository, digest):
                 return "exists"
+            found = body() if callable(body) and broken else body
+            if broken and isinstance(found, FileBody):
+                if self._go_on(broken, repository, digest, found, errand):
+                    return "pushed"
+                found.start = 0
             url = self._begin(repository, digest, [r for r in mount_from if r != repository], errand)
             if url is None:
                 return "mounted"
-            self._send(url, repository, digest, body() if callable(body) else body, errand)
+            broken[:] = [url]
+            self._send(url, repository, digest, found() if callable(found) else found, errand)
             return "pushed"
 
         return self._persistently(attempt)
@@ -159,14 +174,38 @@ class Uploads:
                 raise misbehaves(errand, self._target.host, "it names no address for the upload")
             return 202, self._target.absolute(location, response.url, errand)
 
+    def _go_on(
+        self, broken: list[str], repository: str, digest: Digest, body: FileBody, errand: Errand
+    ) -> bool:
+        """Send what the upload at this address lacks. False: nothing was kept, or the rest is not taken."""
+        scopes = (push_scope(repository),)
+        try:
+            with self._target.request("GET", broken[0], errand, scopes=scopes, ok=(204,)) as told:
+                kept = re.fullmatch(r"(?:bytes=)?0-(\d{1,18})", told.headers.get("Range", ""))
+                location = told.headers.get("Location", broken[0])
+                broken[0] = self._target.absolute(location, told.url, errand)
+            body.start = int(kept[1]) + 1 if kept else 0
+            if 1 < body.start <= body.end:  # "0-0" is what an upload without any byte says too
+                self._send(broken[0], repository, digest, body, errand)
+                return True
+        except Interrupted:
+            raise
+        except PushFailed:
+            pass
+        broken.clear()
+        return False
+
     def _send(self, url: str, repository: str, digest: Digest, body: bytes | Stream, errand: Errand) -> None:
+        headers = {"Content-Type": "application/octet-stream"}
+        if isinstance(body, FileBody) and body.start and len(body):
+            headers["Content-Range"] = f"{body.start}-{body.end - 1}"
         with self._target.request(
             "PUT",
             url + ("&" if urlsplit(url).query else "?") + f"digest={digest}",
             errand,
             scopes=(push_scope(repository),),
             ok=(201, 204),
-            headers={"Content-Type": "application/octet-stream"},
+            headers=headers,
             body=body if len(body) else b"",
         ) as response:
             self._check_stored(response.headers.get("Docker-Content-Digest"), digest, errand)

@@ -66,6 +66,7 @@ def load(
         logins=reading.logins,
         netrc=Path(environ.get("NETRC") or home / ".netrc"),
         docker_config=Path(environ.get("DOCKER_CONFIG") or home / ".docker"),
+        docker_auth=environ.get("DOCKER_AUTH_CONFIG", ""),
         config_file=path,
     )
 

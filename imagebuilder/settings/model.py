@@ -32,6 +32,7 @@ class Settings:
     timeout: seconds without an answer or a byte. index_urls: by canonical name, `default_index` apart
     (None: PyPI). registry_mirrors: `docker.io` → `mirror.example:5000`, or an address. proxies: `http`,
     `https`, `all`, `no`. logins: by the address they were taken out of. docker_config: folder of config.json.
+    docker_auth: the JSON of DOCKER_AUTH_CONFIG, whose logins come first.
     sign_key: what pushes are signed with (`publish.keys.load_signer`); its passphrase is never kept here.
     """
 
@@ -52,6 +53,7 @@ class Settings:
     logins: Mapping[str, Login] = field(default_factory=dict, repr=False)
     netrc: Path | None = None
     docker_config: Path | None = None
+    docker_auth: str = field(default="", repr=False)
     sign_key: str | None = None
     config_file: Path | None = None
 

@@ -12,6 +12,7 @@ import pytest
 
 from imagebuilder.errors import MachineLacks
 from imagebuilder.oci.credentials import Credential, DockerCredentials, run_helper
+from imagebuilder.settings import load
 
 CANARY = "s3cr3t-canary-7f"
 
@@ -52,6 +53,23 @@ def test_logins_are_found_under_the_keys_docker_uses(key: str, registry: str, tm
 )
 def test_another_registrys_login_is_not_used(key: str, tmp_path: Path) -> None:
     assert find(tmp_path, {"auths": {key: {"auth": packed("anna")}}}) is None
+
+
+def test_the_environment_comes_first(tmp_path: Path) -> None:
+    """DOCKER_AUTH_CONFIG has the form of config.json; what it does not name is looked for there."""
+    (tmp_path / "config.json").write_text(
+        json.dumps({"auths": {h: {"auth": packed("file")} for h in ("registry.example", "other.example")}})
+    )
+    given = json.dumps({"auths": {"https://registry.example/v2/": {"auth": packed("given", "g")}}})
+    settings = load({"HOME": str(tmp_path), "DOCKER_CONFIG": str(tmp_path), "DOCKER_AUTH_CONFIG": given})
+    logins = DockerCredentials.of(settings)
+    assert logins.find("registry.example") == Credential(username="given", secret="g")
+    assert logins.find("other.example") == Credential(username="file", secret=CANARY)
+    assert packed("given", "g") not in repr(settings)
+    for broken in (f"{{{CANARY}", f'{{"auths": {{"registry.example": {{"auth": "{CANARY}"}}}}}}'):
+        with pytest.raises(MachineLacks, match="DOCKER_AUTH_CONFIG") as caught:
+            DockerCredentials(None, no_helper, given=broken).find("registry.example")
+        assert CANARY not in str(caught.value)
 
 
 def test_secrets_with_colons_and_old_forms(tmp_path: Path) -> None:

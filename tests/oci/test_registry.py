@@ -22,7 +22,7 @@ from imagebuilder.oci.upload import FileBody
 from imagebuilder.progress import Silent, Task
 from imagebuilder.settings import Settings
 from imagebuilder.values import Digest, is_loopback
-from tests.support.fake_registry import Answer, FakeRegistry, Handler, cut, drop, status
+from tests.support.fake_registry import Answer, FakeRegistry, Handler, cut, drop, keep, status
 
 CANARY = "s3cr3t-canary-7f"
 DATA = bytes(range(256)) * 4096  # 1 MiB
@@ -468,6 +468,62 @@ def test_a_broken_upload_begins_again(
     assert fake.blobs[("a", Digest.of(DATA).text)] == DATA
     assert len(fake.requests("POST")) == 3
     assert sum(seen) == len(DATA)
+
+
+def parts_pushed(fake: FakeRegistry, connect: Callable[..., Registry], folder: Path) -> list[str]:
+    """Push DATA as a file; the Content-Range of each PUT. Progress must end at the total."""
+    (folder / "blob").write_bytes(DATA)
+    seen: list[int] = []
+    body = FileBody(folder / "blob", len(DATA), seen.append)
+    assert connect(fake).push_blob("a", Digest.of(DATA), body) == "pushed"
+    assert fake.blobs[("a", Digest.of(DATA).text)] == DATA
+    assert sum(seen) == len(DATA)
+    return [put.headers.get("content-range", "") for put in fake.requests("PUT")]
+
+
+def test_an_upload_goes_on_where_the_registry_kept_it(
+    fake: FakeRegistry, connect: Callable[..., Registry], tmp_path: Path
+) -> None:
+    """Broken twice, with what came before kept each time."""
+    fake.on("PUT /v2/a/blobs/", keep(300_000), times=2)
+    end = len(DATA) - 1
+    assert parts_pushed(fake, connect, tmp_path) == ["", f"300000-{end}", f"600000-{end}"]
+    assert len(fake.requests("POST")) == 1
+
+
+def finish(handler: Handler) -> None:
+    (kept,) = handler.fake.kept.values()
+    handler.fake.put_blob("a", kept)
+    handler.reply(201)
+
+
+def test_an_upload_of_which_all_arrived_is_only_finished(
+    fake: FakeRegistry, connect: Callable[..., Registry], tmp_path: Path
+) -> None:
+    fake.on("PUT /v2/a/blobs/", keep(len(DATA)), times=1)
+    fake.on("PUT /v2/a/blobs/", finish, times=1)
+    (tmp_path / "blob").write_bytes(DATA)
+    body = FileBody(tmp_path / "blob", len(DATA))
+    assert connect(fake).push_blob("a", Digest.of(DATA), body) == "pushed"
+    assert [put.headers["content-length"] for put in fake.requests("PUT")] == [str(len(DATA)), "0"]
+
+
+@pytest.mark.parametrize(
+    "case", ["kept nothing", "kept one byte", "takes no rest", "forgot", "says too much"]
+)
+def test_an_upload_that_cannot_go_on_begins_again(
+    case: str, fake: FakeRegistry, connect: Callable[..., Registry], tmp_path: Path
+) -> None:
+    amount = {"kept nothing": 0, "kept one byte": 1}.get(case, 300_000)
+    fake.on("PUT /v2/a/blobs/", keep(amount), times=1)
+    fake.goes_on = case != "takes no rest"
+    if case == "forgot":
+        fake.on("GET /v2/a/blobs/uploads/", status(404))
+    if case == "says too much":
+        fake.on("GET /v2/a/blobs/uploads/", status(204, Range=f"0-{len(DATA)}"))
+    parts = parts_pushed(fake, connect, tmp_path)
+    assert parts == ["", *([f"300000-{len(DATA) - 1}"] if case == "takes no rest" else []), ""]
+    assert len(fake.requests("POST")) == 2
 
 
 def test_the_pause_is_what_the_registry_asks_for(

@@ -49,6 +49,8 @@ class FakeRegistry:
     seen: list[Seen] = field(default_factory=list)
     rules: list[Rule] = field(default_factory=list)
     absolute: bool = True  # upload addresses
+    kept: dict[str, bytes] = field(default_factory=dict)  # of broken uploads, by name
+    goes_on: bool = True  # whether it takes what a kept upload lacks
 
     def __enter__(self) -> FakeRegistry:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -192,8 +194,17 @@ class Handler(BaseHTTPRequestHandler):
             fake.uploads.add(name)
             path = f"/v2/{repository}/blobs/uploads/{name}?_state=opaque"
             self.reply(202, Location=(fake.url if fake.absolute else "") + path)
+        elif self.command == "GET" and session in fake.kept:
+            came = f"0-{max(0, len(fake.kept[session]) - 1)}"
+            self.reply(204, Range=came, Location=f"/v2/{repository}/blobs/uploads/{session}?_state=opaque")
         elif self.command == "PUT":
             data, digest = self.body(), query.get("digest", [""])[0]
+            if asked := self.headers.get("Content-Range"):
+                kept = fake.kept.pop(session, b"")
+                if not fake.goes_on or asked != f"{len(kept)}-{len(kept) + len(data) - 1}":
+                    self.error(416, "RANGE_INVALID", "invalid content range")
+                    return
+                data = kept + data
             if session not in fake.uploads or query.get("_state") != ["opaque"]:
                 self.error(404, "BLOB_UPLOAD_UNKNOWN", "no such upload")
             elif Digest.of(data).text != digest:
@@ -236,6 +247,17 @@ def drop(after: int = 0) -> Answer:
 
     def answer(handler: Handler) -> None:
         handler.body(after)
+        handler.drop()
+
+    return answer
+
+
+def keep(amount: int) -> Answer:
+    """Break an upload, but keep that many bytes of it for the client to go on with."""
+
+    def answer(handler: Handler) -> None:
+        kept, session = handler.fake.kept, handler.path.partition("?")[0].rpartition("/")[2]
+        kept[session] = kept.get(session, b"") + handler.body(amount)
         handler.drop()
 
     return answer

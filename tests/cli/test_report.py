@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 
 import pytest
 
@@ -68,6 +69,29 @@ def test_bars_leave_only_notes_behind() -> None:
         task.advance(10)
         reporter.note("a [note] with brackets")
     assert "a [note] with brackets" in out.getvalue()
+
+
+def test_bars_show_amount_rate_and_time_left() -> None:
+    """As drawn in the middle of a download and of making layers."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    out = Terminal()
+    reporter = reporter_for("auto", out)
+    assert isinstance(reporter, Bars)
+    with (
+        reporter.task("downloading", total=1_000_000_000) as files,
+        reporter.task("layers of demo", total=4, unit="layer") as layers,
+    ):
+        for _ in range(3):
+            files.advance(100_000_000)
+            layers.advance(1)
+        reporter._progress.refresh()
+        drawn = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue())
+    assert re.search(r"downloading .*300 MB \S+ [kMGT]?B/s .*\d:\d\d:\d\d", drawn), drawn
+    assert re.search(r"layers of demo .*3 layers ", drawn), drawn
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from imagebuilder.values import Digest
 
 if TYPE_CHECKING:
     from imagebuilder.accept.looks import Estimate
+    from imagebuilder.accept.model import Scenario
     from imagebuilder.accept.record import Record
     from imagebuilder.diff.model import Accepted
 
@@ -35,6 +36,17 @@ def acceptance_record(folder: Path, config: Digest) -> bytes | None:
     try:
         return (accepted(folder / RESULTS, config).folder / VERDICT).read_bytes()
     except NotAccepted:
+        return None
+
+
+def accepted_scenario(folder: Path, config: Digest) -> Scenario | None:
+    """What was run when the image was accepted; None where that is not kept below `folder`."""
+    from imagebuilder.accept.results import accepted, read_run
+    from imagebuilder.errors import ArtefactUnusable, NotAccepted
+
+    try:
+        return read_run(accepted(folder / RESULTS, config).folder).scenario
+    except (ArtefactUnusable, NotAccepted):
         return None
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from imagebuilder.deploy.container import Container
     from imagebuilder.publish.built import BuildRecord
     from imagebuilder.stack import Stack
+    from imagebuilder.stack.model import Pairs
     from imagebuilder.values import Digest, ImageRef
 
 unaccepted_option = click.option(
@@ -62,7 +63,7 @@ def docker(
     wanted = container_of(found, _shown(ref) if ref else _built_name(context, found))
     if dry_run or form == "compose":
         if not unaccepted:
-            _forewarn(context, found, ref)
+            _forewarn(context, found, ref, wanted)
         _print(wanted, form, as_json)
         return
     secrets = _secrets(wanted)
@@ -70,18 +71,17 @@ def docker(
         known = _bring(context, engine, found, ref, wanted)
         if not unaccepted:
             config = known or config_of(context, found, ref or reference(wanted.image))
-            _require_acceptance(context, found, config)
+            _require_acceptance(context, found, config, wanted.words, wanted.env)
         _start(context, engine, wanted, secrets, as_json)
 
 
-def _forewarn(context: Context, stack: Stack, ref: ImageRef | None) -> None:
+def _forewarn(context: Context, stack: Stack, ref: ImageRef | None, wanted: Container) -> None:
     """Say why the deployment itself would be refused: what is printed may be meant for later."""
     from imagebuilder.errors import ImagebuilderError
 
     try:
-        _require_acceptance(
-            context, stack, config_of(context, stack, ref) if ref else _record(context, stack).config
-        )
+        config = config_of(context, stack, ref) if ref else _record(context, stack).config
+        _require_acceptance(context, stack, config, wanted.words, wanted.env)
     except ImagebuilderError as error:
         would = "would be refused" if isinstance(error, NotAccepted) or ref is None else "may be refused"
         why = "; ".join(text for text in (error.what, error.seen, error.hint) if text)
@@ -190,8 +190,11 @@ def kubernetes(
     found = stack_of(context, stack)
     ref = reference(image) if image else pushed_reference(context, found)
     documents = manifests(found, ref, service_monitor=service_monitor)
-    if not unaccepted:
-        _require_acceptance(context, found, config_of(context, found, ref))
+    if not unaccepted and found.deploy_kubernetes:
+        config = config_of(context, found, ref)
+        _require_acceptance(
+            context, found, config, found.deploy_kubernetes.command, found.deploy_kubernetes.env
+        )
     if applying:
         said = _apply(context, found, documents, **wishes)
         if as_json:
@@ -335,9 +338,16 @@ def config_of(context: Context, stack: Stack, ref: ImageRef) -> Digest:
     return found.image.config_digest
 
 
-def _require_acceptance(context: Context, stack: Stack, config: Digest) -> None:
-    from imagebuilder.cli.acceptance import why_not_accepted
+def _require_acceptance(
+    context: Context, stack: Stack, config: Digest, words: tuple[str, ...], env: Pairs
+) -> None:
+    """NotAccepted where the image is not; a warning where another server of it is deployed than accepted.
+
+    words: empty where the image's own command serves.
+    """
+    from imagebuilder.cli.acceptance import accepted_scenario, why_not_accepted
     from imagebuilder.cli.prepare import argument_of
+    from imagebuilder.deploy.accepted import other_than_accepted
 
     if why := why_not_accepted(context.cwd, config):
         raise NotAccepted(
@@ -345,3 +355,6 @@ def _require_acceptance(context: Context, stack: Stack, config: Digest) -> None:
             seen=why,
             hint=f"imagebuilder accept {argument_of(context, stack)}, with a Docker engine; or --unaccepted",
         )
+    scenario = accepted_scenario(context.cwd, config)
+    if scenario and (found := other_than_accepted(scenario, words or stack.image.command, env)):
+        context.reporter.warn(f"another server is deployed than was accepted: {'; '.join(found)}")

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from imagebuilder.accept import codec
+from imagebuilder.accept.scenario import make_scenario
 from imagebuilder.oci.image import Image
 from imagebuilder.oci.model import ImageConfig, ImagePlatform
 from imagebuilder.oci.push import push_image
 from imagebuilder.oci.registry import Registry
 from imagebuilder.settings import Settings
+from imagebuilder.stack import load_stack
 from imagebuilder.values import Digest, Platform
+from tests.accept.samples import a_run
 from tests.support.acceptances import accept
 from tests.support.command import Outcome
 from tests.support.fake_registry import FakeRegistry
@@ -58,12 +64,12 @@ def test_docker_line_and_compose(run: Run) -> None:
     assert line.code == 0, line.err
     words = shlex.split(line.out)
     assert words[:2] == ["docker", "run"]
-    assert words[-1].startswith("docker.io/library/imagebuilder:demo-")
+    (image,) = (word for word in words if word.startswith("docker.io/library/imagebuilder:demo-"))
     assert json.loads(run("deploy", "docker", "demo", "--dry-run", "--json").out)["command"] == words
     compose = yaml.safe_load(run("deploy", "docker", "demo", "--format", "compose").out)
-    assert compose["services"]["demo"]["image"] == words[-1]
+    assert compose["services"]["demo"]["image"] == image
     other = run("deploy", "docker", "demo", "--dry-run", "--image", REF)
-    assert shlex.split(other.out)[-1] == REF
+    assert REF in shlex.split(other.out) and image not in other.out
 
 
 @pytest.mark.parametrize("words", [("--dry-run",), ("--format", "compose")], ids=" ".join)
@@ -104,6 +110,23 @@ def test_the_built_image_in_the_stacks_repository(run: Run) -> None:
     stale = run("deploy", "kubernetes", "demo", "--unaccepted")
     assert stale.code == 4
     assert "another lock" in stale.err
+
+
+@pytest.mark.parametrize("words", [("docker", "demo", "--dry-run"), ("kubernetes", "demo", "--image", REF)])
+def test_another_server_than_the_accepted_one_is_named(run: Run, words: tuple[str, ...]) -> None:
+    """What serves is held against the run that accepted the image."""
+    record()
+    stack = load_stack(Path("stacks/demo.toml"))
+    assert stack.acceptance is not None
+    accepted = accept(Path.cwd(), Digest("sha256:" + "8" * 64), stack="demo").parent
+    measured = replace(a_run(), scenario=make_scenario(stack, stack.acceptance, ()))
+    (accepted / "run.json.gz").write_bytes(gzip.compress(codec.dumps(measured).encode()))
+    told = run("deploy", *words)
+    assert told.code == 0 and "another server" not in told.err, told.err
+    change('"--speculative-num-steps", "3", ', '"--speculative-num-steps", "5", ')
+    told = run("deploy", *words)
+    assert told.code == 0, told.err
+    assert "--speculative-num-steps 5, accepted --speculative-num-steps 3" in told.err
 
 
 def test_an_acceptance_is_asked_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,10 +72,14 @@ class Download:
             f"v2/{self.repository}/blobs/{self.wanted.digest}",
             self.errand,
             scopes=(pull_scope(self.repository),),
-            ok=(200, 206),
-            headers={"Range": f"bytes={start}-"} if start else {},
+            ok=(200, 206, 416) if start else (200, 206),
+            # Both ends: go-containerregistry does not understand a range without its end.
+            headers={"Range": f"bytes={start}-{self.wanted.size - 1}"} if start else {},
         )
         with response:
+            if response.status_code == 416:
+                self._restart()
+                raise Broken("the registry does not give a part of it")
             part = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
             if start and not (response.status_code == 206 and part and int(part[1]) == start):
                 self._restart()

@@ -67,7 +67,7 @@ def test_a_broken_download_goes_on_where_it_broke(
     seen: list[int] = []
     assert connect(fake).blob("a", blob_of(DATA), cache, advance=seen.append).read_bytes() == DATA
     ranges = [s.headers.get("range") for s in fake.requests("GET /v2/a/blobs/")]
-    assert ranges == [None, f"bytes={after}-" if after else None]
+    assert ranges == [None, f"bytes={after}-{len(DATA) - 1}" if after else None]
     assert sum(seen) == len(DATA)
 
 
@@ -84,6 +84,16 @@ def test_a_registry_without_ranges_starts_again(
 ) -> None:
     fake.on("GET /v2/a/blobs/", cut(DATA, 5000), times=1)
     fake.on("GET /v2/a/blobs/", status(200, DATA))
+    assert connect(fake).blob("a", blob_of(DATA), cache).read_bytes() == DATA
+
+
+def test_a_registry_that_gives_no_parts_starts_again(
+    fake: FakeRegistry, connect: Callable[..., Registry], cache: Cache
+) -> None:
+    """It says 416 to a range, as some proxies and go-containerregistry do to one that they do not read."""
+    fake.put_blob("a", DATA)
+    fake.on("GET /v2/a/blobs/", cut(DATA, 5000), times=1)
+    fake.on("GET /v2/a/blobs/", status(416), times=1)
     assert connect(fake).blob("a", blob_of(DATA), cache).read_bytes() == DATA
 
 
@@ -106,7 +116,10 @@ def test_what_an_earlier_run_left_is_used_but_not_trusted(
         incoming.write(b"wrong" + DATA[5:1000])
         raise RuntimeError("killed")
     assert connect(fake).blob("a", blob_of(DATA), cache).read_bytes() == DATA
-    assert [s.headers.get("range") for s in fake.requests("GET /v2/a/blobs/")] == ["bytes=1000-", None]
+    assert [s.headers.get("range") for s in fake.requests("GET /v2/a/blobs/")] == [
+        f"bytes=1000-{len(DATA) - 1}",
+        None,
+    ]
 
 
 def test_a_size_that_lies_about_a_cached_file(

@@ -21,6 +21,7 @@ from imagebuilder.publish.built import read_built
 from imagebuilder.publish.push import Published, preview, publish, require_acceptance
 from imagebuilder.values import Digest, ImageRef
 from tests.support.command import Outcome
+from tests.support.cutting import cutting
 from tests.support.fake_registry import Answer, FakeRegistry, drop, status
 from tests.support.registry import TestRegistry
 from tests.support.small import Small
@@ -89,6 +90,24 @@ def test_a_connection_cut_at_random_points_ends_in_the_right_image(
     for layer in image.layers:
         assert layer.path
         assert fake.blobs[("a", layer.descriptor.digest.text)] == layer.path.read_bytes()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_wire_that_breaks_leads_to_the_right_image_in_a_real_registry(
+    seed: int, each_registry: TestRegistry, connect: Connect, make_image: Callable[..., Image], cache: Cache
+) -> None:
+    """Pushed and pulled through a proxy that cuts four connections somewhere: a blob may break that often."""
+    chance, repository = random.Random(seed), f"wire/{seed}"
+    image = make_image(*(chance.randbytes(size) for size in (900_000, 700_000, 500_000)))
+    with cutting(each_registry.host, [chance.randrange(1_000_000) for _ in range(4)]) as host:
+        push(connect(host), repository, image, cache, "1.0")
+    assert connect(each_registry.host).manifest(repository, "1.0").data == image.manifest_bytes
+    with cutting(each_registry.host, [chance.randrange(1_000_000) for _ in range(4)]) as host:
+        broken = connect(host)
+        for layer in image.layers:
+            assert layer.path
+            got = broken.blob(repository, layer.descriptor, Cache(cache.root / f"of a reader {seed}"))
+            assert got.read_bytes() == layer.path.read_bytes()
 
 
 # ---------------------------------------------------------------- what is proven

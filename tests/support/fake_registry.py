@@ -174,7 +174,7 @@ class Handler(BaseHTTPRequestHandler):
         if data is None:
             self.error(404, "BLOB_UNKNOWN", "blob unknown to registry")
             return
-        asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        asked = re.fullmatch(r"bytes=(\d+)-\d+", self.headers.get("Range", ""))
         if asked:
             start = int(asked[1])
             part = f"bytes {start}-{len(data) - 1}/{len(data)}"
@@ -267,7 +267,7 @@ def cut(data: bytes, after: int) -> Answer:
     """Promise `data` (or the range that was asked for), send `after` bytes of it, close the connection."""
 
     def answer(handler: Handler) -> None:
-        asked = re.fullmatch(r"bytes=(\d+)-", handler.headers.get("Range", ""))
+        asked = re.fullmatch(r"bytes=(\d+)-\d+", handler.headers.get("Range", ""))
         start = int(asked[1]) if asked else 0
         handler.send_response(206 if asked else 200)
         handler.send_header("Content-Length", str(len(data) - start))

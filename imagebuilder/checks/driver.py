@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from packaging.version import Version
 
@@ -37,6 +38,14 @@ PTX = Code(
     remedy="a driver of the release's own floor, or a build with machine code",
     tables=("drivers",),
 )
+UNKNOWN = Code(
+    code="driver.release-not-known",
+    severity="warning",
+    meaning="a CUDA release that the set or its base asks for is not in the table of drivers",
+    consequence="whether the promised driver is new enough for it is not known here",
+    remedy="look it up in that toolkit's release notes; raise `target.driver` if need be, or waive this",
+    tables=("drivers",),
+)
 SHADOW = Code(
     code="lib.shadows-driver",
     severity="error",
@@ -54,7 +63,6 @@ COMPAT = Code(
     remedy="a driver of the release's own floor in `target.driver`, or a base without cuda-compat",
     tables=("drivers",),
 )
-_COMPAT = re.compile(r"/compat/libcuda\.so\.(\d+\.\d+(?:\.\d+)?)$")
 
 
 def run(subject: Subject) -> Iterator[Finding]:
@@ -86,6 +94,23 @@ def run(subject: Subject) -> Iterator[Finding]:
                             evidence,
                             name, path,
                         )  # fmt: skip
+    elif not floor or Release(short) > newest_toolkit(subject):
+        yield _unknown(subject, short, evidence, floor)
+
+
+def _unknown(subject: Subject, short: str, evidence: tuple[str, ...], floor: str | None) -> Finding:
+    """A note where the floor of the major is known, since machine code runs from there on."""
+    known = f"the newest release in data/drivers.toml is {newest_toolkit(subject)}"
+    runs = (f"every release of this major runs machine code from driver {floor} on",) if floor else ()
+    driver = subject.stack.target.driver
+    what = f"which driver CUDA {short} needs is not known here, so {driver} may be too old for it"
+    found = _finding(UNKNOWN, what, (*evidence, known, *runs))
+    return replace(found, severity="note") if floor else found
+
+
+def newest_toolkit(subject: Subject) -> Release:
+    """The newest CUDA release whose driver is known."""
+    return max(Release(release) for release in subject.tables.drivers["toolkit"])
 
 
 def _runtime(subject: Subject) -> tuple[str, str] | None:
@@ -145,7 +170,7 @@ def _compat(subject: Subject) -> Iterator[Finding]:
     """A newer driver library in a `compat` folder: the container runtime puts it before the host's."""
     driver = subject.stack.target.driver
     for path in subject.system.libraries if driver else ():
-        match = _COMPAT.search(path)
+        match = re.search(subject.tables.drivers["compat-library"], path)
         if match is None or driver is None or Release(match[1]) <= driver:
             continue
         able = subject.tables.drivers["compat-capabilities"]
@@ -174,4 +199,4 @@ def _finding(code: Code, what: str, evidence: tuple[str, ...], package: str = ""
     )
 
 
-CHECK = Check(run=run, codes=(FLOOR, TOOLKIT, PTX, SHADOW, COMPAT))
+CHECK = Check(run=run, codes=(FLOOR, TOOLKIT, PTX, UNKNOWN, SHADOW, COMPAT))

@@ -213,28 +213,46 @@ def test_no_nvcc_for_what_compiles_at_run_time(tmp_path: Path) -> None:
     assert not {c for c in codes(made_subject(facts, tmp_path, edit=edit)) if c.startswith("toolchain.")}
 
 
+REFUSES, UNKNOWN = "driver.image-refuses", "driver.release-not-known"
+BRANDS = ("unknown", "grid", "tesla", "nvidia", "vws")
+OLD_BRANCHES = " ".join(f"brand={brand},driver>=550,driver<551" for brand in BRANDS)
+
+
 @pytest.mark.parametrize(
-    ("driver", "said", "refused"),
+    ("driver", "said", "code", "severity"),
     [
-        ("580.65.06", "cuda>=13.0", False),
-        ("570.124.06", "cuda>=13.0", True),
-        ("570.124.06", "cuda>=13.0 driver>=550,driver<580", False),
-        ("570.124.06", "cuda>=13.0 brand=tesla,driver>=550,driver<580", True),
-        ("570.124.06", "  ", False),
-        ("535.104.05", "cuda>=12.2", False),
-        ("535.104.05", "cuda>=12.3", True),
-        ("570.124.06", "nonsense=>", True),
+        ("580.65.06", "cuda>=13.0", "", ""),
+        ("570.124.06", "cuda>=13.0", REFUSES, "error"),
+        ("570.124.06", "cuda>=13.0 driver>=550,driver<580", "", ""),
+        ("570.124.06", "cuda>=13.0 brand=tesla,driver>=550,driver<580", REFUSES, "warning"),
+        ("550.54.15", f"cuda>=13.0 {OLD_BRANCHES}", REFUSES, "warning"),
+        ("560.28.03", f"cuda>=13.0 {OLD_BRANCHES}", REFUSES, "error"),
+        ("570.124.06", "cuda>=13.0,brand=tesla", REFUSES, "error"),
+        ("580.65.06", "arch=x86_64,cuda>=13.0", REFUSES, "warning"),
+        ("570.124.06", "  ", "", ""),
+        ("535.104.05", "cuda>=12.2", "", ""),
+        ("535.104.05", "cuda>=12.3", REFUSES, "error"),
+        ("615.71.09", "cuda>=13.4", "", ""),
+        ("615.71.09", "cuda>=13.5", REFUSES, "error"),
+        ("620.10.01", "cuda>=13.5", UNKNOWN, "warning"),
+        ("620.10.01", "cuda>=13.5 driver>=610", "", ""),
+        ("570.124.06", "nonsense=>", REFUSES, "error"),
+        ("440.33.01", "cuda>=11.0", REFUSES, "error"),
     ],
 )
-def test_what_the_base_asks_of_the_driver(tmp_path: Path, driver: str, said: str, refused: bool) -> None:
+def test_what_the_base_asks_of_the_driver(
+    tmp_path: Path, driver: str, said: str, code: str, severity: str
+) -> None:
     edit = [['driver = "570.124.06"', f'driver = "{driver}"']]
     subject = made_subject({"made": wheel()}, tmp_path, edit=edit)
     found = codes(replace(subject, base_env={"NVIDIA_REQUIRE_CUDA": said}))
-    assert ("driver.image-refuses" in found) is refused
-    if refused:
-        assert found["driver.image-refuses"].key == "base"
+    assert {c for c in found if c in (REFUSES, UNKNOWN)} == ({code} if code else set())
+    if code:
+        assert (found[code].key, found[code].severity) == ("base", severity)
+    if severity == "warning" and code == REFUSES:
+        assert "only on hosts of" in found[code].what
     env = {"NVIDIA_REQUIRE_CUDA": said, "NVIDIA_DISABLE_REQUIRE": "true"}
-    assert "driver.image-refuses" not in codes(replace(subject, base_env=env))
+    assert not {REFUSES, UNKNOWN} & set(codes(replace(subject, base_env=env)))
 
 
 def test_capabilities_of_the_driver(tmp_path: Path) -> None:

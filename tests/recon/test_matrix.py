@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import posixpath
 import re
+import shutil
+import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +20,8 @@ from imagebuilder.facts.tables import alternate_words, driver, layouts, runtimes
 from imagebuilder.recon.matrix import Question, Release, Row, matrix
 from tests.support import check_facts
 from tests.support.abi_facts import recorded
+from tests.support.http_server import Server
+from tests.support.mirror import publish
 from tests.support.schemas import validated
 
 SMALL = {"libc10.so", "libc10_cuda.so"}
@@ -147,6 +151,46 @@ def test_a_crash_says_why() -> None:
     assert row.verdict == "fails"
     assert "c10::KernelFunction" in row.because
     assert json.loads(json.dumps(row.as_json()))["because"] == row.because
+
+
+def _library(folder: Path, soname: str, source: str, *needs: str) -> bytes:
+    """A tiny shared library, compiled here."""
+    folder.mkdir(exist_ok=True)
+    (folder / "x.c").write_text(source)
+    out = ["-o", soname, "x.c", *(f"./{need}" for need in needs)]
+    words = ["gcc", "-shared", "-fPIC", "-nostdlib", "-Wl,--no-as-needed", f"-Wl,-soname,{soname}", *out]
+    subprocess.run(words, cwd=folder, check=True)
+    return (folder / soname).read_bytes()
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not installed")
+def test_fast_and_full_on_an_index(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twelve releases, of which the newest ten are asked by default, the same ones by both."""
+    from imagebuilder.cli import main
+
+    made = tmp_path / "compiled"
+    _library(made, "libtwo.so", "int two_f(int x) { return x; }")
+    wanting = _library(
+        made, "_one.abi3.so", "int two_f(int); int one(void) { return two_f(1); }", "libtwo.so"
+    )
+    with Server() as server:
+        index = server.index("/simple", form="json")
+        publish(index, tmp_path, "one", "1.0", files={"one/_one.abi3.so": wanting})
+        for minor in range(12):
+            source = f"int two_{'f' if minor in (0, 7, 8) else 'g'}(int x) {{ return x; }}"
+            library = _library(made, "libtwo.so", source)
+            publish(index, tmp_path, "two", f"1.{minor}", files={"two/lib/libtwo.so": library})
+        monkeypatch.setenv("IMAGEBUILDER_INDEX_DEFAULT_URL", index.url)
+        for more in ([], ["--full"]):
+            monkeypatch.setenv("IMAGEBUILDER_CACHE_DIR", str(tmp_path / f"cache{len(more)}"))
+            assert main.run(["matrix", "one==1.0", "--against", "two", "--json", *more]) == 0
+            rows = validated("matrix", capfd.readouterr().out)["rows"]
+            assert [r["version"] for r in rows] == [f"1.{minor}" for minor in range(11, 1, -1)]
+            assert {r["version"] for r in rows if r["verdict"] == "loads"} == {"1.7", "1.8"}
+            assert {tuple(r["missing"]) for r in rows if r["verdict"] == "fails"} == {("two_f",)}
+            assert not any(r["unchecked"] for r in rows)
 
 
 @pytest.mark.network

@@ -11,7 +11,6 @@ from imagebuilder.checks.model import Check, Code, Finding
 from imagebuilder.checks.subject import Subject
 from imagebuilder.facts.record import Literal
 
-_RUNTIME = re.compile(r"libcudart\.so\.(\d+)")
 _LOCAL = re.compile(r"cu(\d{2})(\d)")
 
 MAJORS = Code(
@@ -55,7 +54,7 @@ def run(subject: Subject) -> Iterator[Finding]:
                 code=MAJORS.code,
                 severity=MAJORS.severity,
                 what=f"{package} is built for CUDA {major}, the set is for CUDA {main}",
-                evidence=tuple(f"{path} needs libcudart.so.{major}" for path in by[package][:4]),
+                evidence=tuple(f"{path} needs {_runtime(subject, major)}" for path in by[package][:4]),
                 fix=_other_build(subject, package, major, main),
                 package=package,
                 path=by[package][0],
@@ -65,16 +64,28 @@ def run(subject: Subject) -> Iterator[Finding]:
     yield from _literals(subject, main)
 
 
+def _runtime(subject: Subject, major: str = "") -> str:
+    """The name of the CUDA runtime's library."""
+    return f"{subject.tables.toolchain['runtime']['library']}{major}"
+
+
+def _major(subject: Subject, name: str) -> str:
+    """The CUDA major, where this is the name of the runtime's library; else empty."""
+    stem = _runtime(subject)
+    major = name.removeprefix(stem)
+    return major if name.startswith(stem) and major.isdigit() else ""
+
+
 def _wanted(subject: Subject) -> dict[str, dict[str, list[str]]]:
     """CUDA major → package → libraries that need its runtime, where no alternative of them needs another."""
     found: dict[str, dict[str, list[str]]] = {}
     for loading in subject.loadings:
         elves = subject.facts[loading.wheel].elf
-        majors = {
-            m: v.path for v in loading.verdicts for n in elves[v.path].needed for m in _RUNTIME.findall(n)
-        }
-        free = any(not any(_RUNTIME.match(n) for n in elves[v.path].needed) for v in loading.verdicts)
-        if len(majors) == 1 and not free:
+        named = [
+            (v.path, {_major(subject, n) for n in elves[v.path].needed} - {""}) for v in loading.verdicts
+        ]
+        majors = {major: path for path, theirs in named for major in theirs}
+        if len(majors) == 1 and all(theirs for _, theirs in named):
             ((major, path),) = majors.items()
             found.setdefault(major, {}).setdefault(loading.wheel, []).append(path)
     return found
@@ -86,9 +97,9 @@ def main_major(subject: Subject) -> str:
         facts = subject.facts.get(runtime.package)
         for elf in facts.elf.values() if facts else ():
             for name in elf.needed:
-                if match := _RUNTIME.fullmatch(name):
-                    return match[1]
-    here = {m[1] for n in subject.environment.by_file_name if (m := _RUNTIME.fullmatch(n))}
+                if major := _major(subject, name):
+                    return major
+    here = {_major(subject, name) for name in subject.environment.by_file_name} - {""}
     return here.pop() if len(here) == 1 else ""
 
 
@@ -96,8 +107,8 @@ def _runtimes(subject: Subject) -> Iterator[Finding]:
     """By who brings a runtime, and who requires that; nothing needs to name it as needed."""
     owners: dict[str, set[str]] = {}
     for name, places in subject.environment.by_file_name.items():
-        if match := _RUNTIME.fullmatch(name):
-            owners.setdefault(match[1], set()).update(subject.environment.owner[p] for p in places)
+        if major := _major(subject, name):
+            owners.setdefault(major, set()).update(subject.environment.owner[p] for p in places)
     if len(owners) < 2:
         return
     evidence = []
@@ -171,10 +182,10 @@ def _swapped(subject: Subject, main: str, build: tuple[str, list[str]]) -> Itera
 
 def _literals(subject: Subject, main: str) -> Iterator[Finding]:
     for name, facts in sorted(subject.facts.items()) if main else ():
-        right = f"libcudart.so.{main}"
+        right = _runtime(subject, main)
         by_file: dict[str, list[Literal]] = {}
         for literal in facts.literals:
-            if _RUNTIME.fullmatch(literal.text) and literal.text not in subject.environment.by_file_name:
+            if _major(subject, literal.text) and literal.text not in subject.environment.by_file_name:
                 by_file.setdefault(literal.path, []).append(literal)
         for path, found in by_file.items():
             if all(x.text != right for x in facts.literals):

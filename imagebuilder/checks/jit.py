@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from imagebuilder.checks.cuda import main_major
 from imagebuilder.checks.model import Check, Code, Finding
 from imagebuilder.checks.subject import Subject
-from imagebuilder.checks.toolchain import cuda_home
+from imagebuilder.checks.toolchain import cuda_home, home_key
 from imagebuilder.values import Release
 
 SKEW = Code(
@@ -69,7 +69,7 @@ def _skew(subject: Subject) -> Iterator[Finding]:
             what=f"nvcc is of CUDA {release.parts[0]}, the set is for CUDA {main}",
             evidence=(where, said),
             fix=MAJOR.remedy,
-            key="env.CUDA_HOME",
+            key=home_key(subject),
         )
     owner = next((n for n, f in subject.facts.items() if tool in f.tools), "")
     if not owner:

@@ -151,7 +151,7 @@ def _of(subject: Subject, path: str, outcome: Outcome) -> Verdict:
 
 def _rpaths(subject: Subject) -> Iterator[Finding]:
     known = (*subject.environment.files.default_dirs, *subject.environment.files.ld_library_path)
-    ours = (subject.environment.site, *known, "/usr/local/cuda")
+    ours = (subject.environment.site, *known, subject.tables.toolchain["home"]["default"])
     for name, facts in sorted(subject.facts.items()):
         foreign: dict[str, str] = {}
         for path, elf in facts.elf.items():

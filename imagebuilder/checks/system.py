@@ -12,9 +12,6 @@ from imagebuilder.facts.environment import SystemFacts
 from imagebuilder.facts.filesystem import Assumed
 from imagebuilder.stack.model import DebianBase, ImageBase, Stack
 
-# Whose names data/system-names.bin has.
-_CORE = ("libc6", "libstdc++6", "libgcc-s1")
-
 
 def base_name(stack: Stack) -> str:
     """By which tables know a base: a Debian suite, or an image by repository and tag."""
@@ -67,7 +64,7 @@ def _assumed(
             provider="system",
             symbols=_own_names(s, tables),
             newest=newest,
-            names=tables.system_names if tables.sonames.get(s) in _CORE else NO_EXPORTS,
+            names=tables.system_names if tables.sonames.get(s) in tables.systems["named"] else NO_EXPORTS,
         )
         for s in sorted(sonames)
     }

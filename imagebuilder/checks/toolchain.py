@@ -42,7 +42,7 @@ NO_NVCC = Code(
     severity="warning",
     meaning="a package compiles kernels at run time, and no nvcc is in the image",
     consequence="what is not precompiled for the target's GPU is not available",
-    remedy="a devel base, or the nvcc wheels of CUDA 13, and CUDA_HOME",
+    remedy="a devel base, or wheels that bring nvcc, and CUDA_HOME or PATH that leads to it",
     tables=("toolchain",),
 )
 TOKEN = Code(
@@ -79,6 +79,12 @@ def cuda_home(subject: Subject) -> tuple[str, str]:
     if _release_at(subject, f"{row['default']}/bin/nvcc"):
         return row["default"], f"it lies where it is looked for by default; {named}"
     return "", f"{named}, and none is on PATH or in {row['default']}"
+
+
+def home_key(subject: Subject) -> str:
+    """The key of the stack file by which the toolkit is chosen: the variable that is set, else the first."""
+    variables = subject.tables.toolchain["home"]["variables"]
+    return f"env.{next((v for v in variables if subject.env.get(v)), variables[0])}"
 
 
 def _release_at(subject: Subject, path: str) -> str | None:
@@ -169,7 +175,7 @@ def _nvcc(subject: Subject, row: Mapping[str, Any]) -> Iterator[Finding]:
             evidence=(said, row["source"]),
             fix=NVCC.remedy,
             package=row["package"],
-            key="env.CUDA_HOME",
+            key=home_key(subject),
         )
 
 

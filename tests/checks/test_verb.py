@@ -143,6 +143,14 @@ def test_text_is_worst_first(bench: Bench) -> None:
     assert any(line.startswith("  → ") for line in lines)
 
 
+def test_how_much_rests_on_tables_is_said(bench: Bench) -> None:
+    bench.small.write("nvidia-cuda-runtime", "other", head=HEAD, tail=WAIVER)
+    found = bench.call("check", "s", "--json").findings
+    assert set(found) == {"driver.too-old", "path.collision-of-text"}  # by drivers.toml, by two wheels
+    last = bench.call("check", "s").out.splitlines()[-1]
+    assert last == "1 from the artefacts alone, 1 with a table of the field"
+
+
 def test_a_second_check_asks_nobody(bench: Bench) -> None:
     bench.small.write("nvidia-cuda-runtime", "other", head=HEAD)
     first = bench.call("check", "s", "--json")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from hypothesis import settings
 
 from tests.support.engine import TestEngine, find_engine
 from tests.support.network import no_network
+
+# A shell starts what runs in its background deaf to Ctrl-C, and so would be what the tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No test depends on how fast the machine is.
 settings.register_profile("untimed", deadline=None)
@@ -41,6 +46,12 @@ def containerd_engine() -> TestEngine:
 def classic_engine() -> TestEngine:
     """An engine with the overlay2 graph driver."""
     return find_engine("classic")
+
+
+@pytest.fixture
+def newest_engine() -> TestEngine:
+    """What Debian is going to have: a BuildKit that lints, and a buildx with machine-readable progress."""
+    return find_engine("newest")
 
 
 @pytest.fixture

@@ -5,19 +5,14 @@ The causes are those known to make container builds differ: time stamps, bytecod
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import re
 import tarfile
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, cast
 
-from imagebuilder.errors import ArtefactUnusable
-
-_BLOCK = 1 << 20
+from imagebuilder.oci.untar import Members, open_layer
 
 # (pattern of the path, cause). The first that matches is told.
 _CAUSES_BY_PATH: tuple[tuple[re.Pattern[str], str], ...] = tuple(
@@ -141,34 +136,25 @@ def _difference(layer: str, path: str, aspect: str, first: str, second: str) -> 
 
 def _entries(path: Path) -> dict[str, _Entry]:
     """What a layer holds, by path, in the order of its tar."""
-    entries: dict[str, _Entry] = {}
-    try:
-        with gzip.open(path) as stream:
-            archive = tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|", encoding="utf-8")  # noqa: SIM115
-            for member in archive:
-                entries[member.name] = _Entry(
-                    type={b"5": "directory", b"2": "symbolic link", b"1": "hard link"}.get(
-                        member.type, "file"
-                    ),
-                    mode=f"{member.mode:04o}",
-                    owner=f"{member.uid}:{member.gid}",
-                    time=str(int(member.mtime)),
-                    link=member.linkname,
-                    content=_content(archive, member),
-                )
-            while stream.read(_BLOCK):  # to the end: a cut-off blob is damaged even behind the tar's end
-                pass
-    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-        raise ArtefactUnusable(f"{path.name} cannot be read as a layer: {error}") from None
-    return entries
+    kinds = {tarfile.DIRTYPE: "directory", tarfile.SYMTYPE: "symbolic link", tarfile.LNKTYPE: "hard link"}
+    with open_layer(path) as members:
+        return {
+            name: _Entry(
+                type=kinds.get(member.type, "file"),
+                mode=f"{member.mode:04o}",
+                owner=f"{member.uid}:{member.gid}",
+                time=str(int(member.mtime)),
+                link=member.linkname,
+                content=_content(members, member),
+            )
+            for name, member in members
+        }
 
 
-def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> str:
+def _content(members: Members, member: tarfile.TarInfo) -> str:
     if not member.isreg():
         return ""
-    stream = archive.extractfile(member)
-    assert stream is not None
     digest = hashlib.sha256()
-    while block := stream.read(_BLOCK):
-        digest.update(block)
+    for chunk in members.chunks(member):
+        digest.update(chunk)
     return f"{member.size} bytes, sha256:{digest.hexdigest()[:16]}"

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import re
 import tarfile
-import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO
 
 from imagebuilder.errors import ArtefactUnusable
-from imagebuilder.oci.inflate import decompressed
+from imagebuilder.oci.untar import Members, cleaned, open_layer
 
 DIRECTORY, FILE, SYMLINK = "directory", "file", "symlink"
 
@@ -28,10 +26,8 @@ KEPT = re.compile(
 """Paths whose bytes are kept."""
 
 _MAX_KEPT = 64 << 20  # bytes of one kept file; a status file has about 1 MB
-_MAX_HEADER = 1 << 20  # bytes of one tar extension header
 _MAX_PATHS = 8_000_000
 _MAX_LINKS = 40
-_CHUNK = 1 << 18
 
 
 class _Node:
@@ -127,24 +123,24 @@ class ImageTree:
 
     def _apply(self, layer: Path) -> None:
         new: set[int] = set()  # nodes of this layer, which its own opaque markers do not hide
-        for entry, parts, stream in layer_entries(layer):
-            self._add(entry, parts, stream, layer.name, new)
+        with open_layer(layer) as members:
+            for path, member in members:
+                if path:
+                    self._add(path, member, members, new)
 
-    def _add(
-        self, entry: tarfile.TarInfo, parts: Sequence[str], stream: Forward, name: str, new: set[int]
-    ) -> None:
+    def _add(self, path: str, member: tarfile.TarInfo, members: Members, new: set[int]) -> None:
         self._count += 1
         if self._count > _MAX_PATHS:
-            raise ArtefactUnusable(f"the layer {name} has more than {_MAX_PATHS} paths")
-        folder = self._folder(parts[:-1], new)
-        last = parts[-1]
+            raise ArtefactUnusable(f"an image has more than {_MAX_PATHS} paths")
+        *parts, last = path.split("/")
+        folder = self._folder(parts, new)
         if last == ".wh..wh..opq":
             for child in [key for key, node in folder.items() if id(node) not in new]:
                 del folder[child]
         elif last.startswith(".wh."):
             folder.pop(last[4:], None)
         else:
-            node = self._node(entry, stream, "/".join(parts), name)
+            node = self._node(path, member, members)
             before = folder.get(last)
             if before is not None and before.kind == DIRECTORY and node.kind == DIRECTORY:
                 node = before
@@ -164,47 +160,16 @@ class ImageTree:
         assert node.children is not None, "only folders are walked into"
         return node.children
 
-    def _node(self, entry: tarfile.TarInfo, stream: Forward, path: str, name: str) -> _Node:
-        if entry.isdir():
+    def _node(self, path: str, member: tarfile.TarInfo, members: Members) -> _Node:
+        if member.isdir():
             return _Node(DIRECTORY)
-        if entry.issym():
-            return _Node(SYMLINK, entry.linkname)
-        if entry.islnk():
-            return _Node(FILE, data=self.data(entry.linkname.strip("/")))
-        if entry.isreg() and KEPT.fullmatch(path):
-            if entry.size > _MAX_KEPT:
-                raise ArtefactUnusable(f"the layer {name}: {path} is too large", seen=f"{entry.size} bytes")
-            return _Node(FILE, data=stream.contents(entry.offset_data, entry.size))
+        if member.issym():
+            return _Node(SYMLINK, member.linkname)
+        if member.islnk():
+            return _Node(FILE, data=self.data(cleaned(member.linkname)))
+        if member.isreg() and KEPT.fullmatch(path):
+            return _Node(FILE, data=members.contents(member, _MAX_KEPT))
         return _Node(FILE)
-
-
-def layer_entries(layer: Path) -> Iterator[tuple[tarfile.TarInfo, list[str], Forward]]:
-    """(entry, parts of its path, the stream behind its header) of a layer blob, in order.
-
-    Raises ArtefactUnusable for a damaged layer, and for paths that lead out of it.
-    """
-    import zstandard
-
-    try:
-        with layer.open("rb") as file:
-            stream = Forward(decompressed(file), layer.name)
-            with tarfile.open(
-                fileobj=stream,  # type: ignore[call-overload]
-                mode="r:",
-                encoding="utf-8",
-                errors="surrogateescape",
-            ) as tar:
-                for entry in tar:
-                    tar.members = []
-                    parts = [part for part in entry.name.split("/") if part not in {"", "."}]
-                    if ".." in parts:
-                        raise ArtefactUnusable(f"the layer {layer.name} has the unsafe path {entry.name!r}")
-                    if parts:
-                        yield entry, parts, stream
-    except (tarfile.TarError, zlib.error, EOFError) as error:
-        raise ArtefactUnusable(f"the layer {layer.name} is damaged: {error}") from None
-    except (OSError, zstandard.ZstdError) as error:  # gzip.BadGzipFile too
-        raise ArtefactUnusable(f"the layer {layer.name} cannot be read: {error}") from None
 
 
 def _joined(folder: Sequence[str], target: str, rest: Sequence[str]) -> str:
@@ -215,50 +180,3 @@ def _joined(folder: Sequence[str], target: str, rest: Sequence[str]) -> str:
         elif part not in {"", "."}:
             parts.append(part)
     return "/".join(parts)
-
-
-class Forward:
-    """A stream as tarfile wants it: it only ever seeks forward, and header reads are bounded."""
-
-    def __init__(self, stream: Any, name: str) -> None:
-        self._stream, self._name = stream, name
-        self._at = 0
-
-    def tell(self) -> int:
-        """As io.IOBase.tell."""
-        return self._at
-
-    def seek(self, offset: int) -> int:
-        """Forward only."""
-        if offset < self._at:
-            raise ArtefactUnusable(f"the layer {self._name} is damaged: a header points back")
-        for chunk in self._pieces(offset - self._at):
-            if not chunk:
-                break
-        return self._at
-
-    def read(self, size: int = -1) -> bytes:
-        """A header's bytes; never all that is left."""
-        if not 0 <= size <= _MAX_HEADER:
-            raise ArtefactUnusable(f"the layer {self._name} has a tar header of {size} bytes")
-        return b"".join(self._pieces(size))
-
-    def contents(self, offset: int, size: int) -> bytes:
-        """A file's bytes, just after its header was read."""
-        self.seek(offset)
-        return b"".join(self._pieces(size))
-
-    def copy(self, offset: int, size: int, out: BinaryIO) -> None:
-        """A file's bytes into another file, just after its header was read."""
-        self.seek(offset)
-        for chunk in self._pieces(size):
-            out.write(chunk)
-
-    def _pieces(self, size: int) -> Iterator[bytes]:
-        while size:
-            chunk: bytes = self._stream.read(min(size, _CHUNK))
-            if not chunk:
-                return
-            self._at += len(chunk)
-            size -= len(chunk)
-            yield chunk

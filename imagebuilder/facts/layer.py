@@ -8,8 +8,10 @@ from __future__ import annotations
 import posixpath
 import re
 import struct
+import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -19,9 +21,9 @@ from imagebuilder.errors import ArtefactUnusable
 from imagebuilder.facts.debs import OwnedLibraries
 from imagebuilder.facts.elf import ElfFacts, read_elf
 from imagebuilder.facts.environment import SystemFacts
-from imagebuilder.facts.image_tree import layer_entries
 from imagebuilder.facts.record import decode_libraries, encode_libraries
 from imagebuilder.facts.tools import TOOL, Tool, read_tool
+from imagebuilder.oci.untar import Members, cleaned, open_layer
 from imagebuilder.values import Digest
 
 _KIND = "layer-facts-1"
@@ -145,27 +147,27 @@ def _read(path: Path) -> LayerFacts:
     emptied: list[str] = []
     tools: list[Tool] = []
     cache: Mapping[str, str] | None = None
-    for entry, parts, stream in layer_entries(path):
-        place, name = "/".join(parts), parts[-1]
-        absolute = "/" + place
-        if name == ".wh..wh..opq":
-            emptied.append(posixpath.dirname(absolute))
-        elif name.startswith(".wh."):
-            hidden.append(posixpath.join(posixpath.dirname(absolute), name[4:]))
-        elif entry.issym() and not _UNREAD.match(place):
-            links[absolute] = entry.linkname
-        elif entry.islnk() and _LIBRARY.search(place):
-            links[absolute] = "/" + entry.linkname.strip("/")  # two names of one file
-        elif entry.isreg() and place == _CACHE and entry.size <= _MOST_CACHE:
-            cache = parse_cache(stream.contents(entry.offset_data, entry.size))
-        elif entry.isreg() and entry.size <= _MOST_LIBRARY:
-            with tempfile.TemporaryFile() as file:
-                if _LIBRARY.search(place) or _PYTHON.search(place):
-                    stream.copy(entry.offset_data, entry.size, file)
+    with open_layer(path) as members:
+        for place, member in members:
+            folder, name = posixpath.split(absolute := "/" + place)
+            if name == ".wh..wh..opq":
+                emptied.append(folder)
+            elif name.startswith(".wh."):
+                hidden.append(posixpath.join(folder, name[4:]))
+            elif member.issym() and not _UNREAD.match(place):
+                links[absolute] = member.linkname
+            elif member.islnk() and _LIBRARY.search(place):
+                links[absolute] = "/" + cleaned(member.linkname)  # two names of one file
+            elif member.isreg() and place == _CACHE and member.size <= _MOST_CACHE:
+                cache = parse_cache(members.contents(member, _MOST_CACHE))
+            elif not member.isreg() or member.size > _MOST_LIBRARY:
+                continue
+            elif _LIBRARY.search(place) or _PYTHON.search(place):
+                with _spooled(members, member) as file:
                     if (facts := _elf(file, place)) is not None:
                         libraries[absolute] = facts
-                elif TOOL.search(place):
-                    stream.copy(entry.offset_data, entry.size, file)
+            elif TOOL.search(place):
+                with _spooled(members, member) as file:
                     tool = read_tool(file, absolute)
                     tools.extend([tool] if tool else [])
     return LayerFacts(
@@ -176,6 +178,15 @@ def _read(path: Path) -> LayerFacts:
         cache=cache,
         tools=tuple(tools),
     )
+
+
+@contextmanager
+def _spooled(members: Members, member: tarfile.TarInfo) -> Iterator[IO[bytes]]:
+    """A member's bytes in a file, where they can be read in any order."""
+    with tempfile.TemporaryFile() as file:
+        for chunk in members.chunks(member):
+            file.write(chunk)
+        yield file
 
 
 def _elf(file: IO[bytes], place: str) -> ElfFacts | None:

@@ -27,27 +27,12 @@ from imagebuilder.oci.layout import (
     read_images,
     write_layout,
 )
+from imagebuilder.oci.untar import SmallHeaders
 from imagebuilder.values import Digest, ImageRef
 
 _BLOB = re.compile(r"(?:\./)?blobs/sha256/([0-9a-f]{64})")
 _COPY = 1 << 20
 _FOLDERS = ("blobs", "blobs/sha256")  # what an archive written here begins with
-_EXTENDED = (
-    tarfile.XHDTYPE,
-    tarfile.XGLTYPE,
-    tarfile.SOLARIS_XHDTYPE,
-    tarfile.GNUTYPE_LONGNAME,
-    tarfile.GNUTYPE_LONGLINK,
-)
-
-
-class SmallHeaders(tarfile.TarInfo):
-    """A member whose extended headers are small: tarfile reads them into memory whole."""
-
-    def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
-        if self.type in _EXTENDED and self.size > _COPY:
-            raise tarfile.ReadError(f"an extended header of {self.size} bytes")
-        return super()._proc_member(tar)  # type: ignore[misc, no-any-return]
 
 
 def write_image(target: Path, image: Image, names: Sequence[ImageRef] = ()) -> None:
@@ -148,7 +133,7 @@ def read_archive(file: Path, cache: Cache) -> tuple[StoredImage, ...]:
     try:
         with tarfile.open(file, mode="r:", tarinfo=SmallHeaders, encoding="utf-8") as tar:
             for member in tar:
-                if not member.isreg() or member.issparse():
+                if not member.isreg():
                     continue
                 content = tar.extractfile(member)
                 assert content is not None  # regular files have content

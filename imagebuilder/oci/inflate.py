@@ -6,8 +6,10 @@ else the interpreter's zlib. *Compressing* is another matter, see `encode`.
 
 from __future__ import annotations
 
+import gzip
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from types import ModuleType
 from typing import IO, Any
 
@@ -79,7 +81,7 @@ def inflate(chunks: Iterable[Buffer], size: int) -> Iterator[bytes]:
 
 
 def decompressed(file: IO[bytes]) -> Any:
-    """The stream inside a layer's blob: tar as it is, in gzip, or in zstd. Reading it raises their errors."""
+    """The stream inside a layer's blob: tar as it is, in gzip, or in zstd. Reading it raises `damage()`."""
     magic = file.read(4)
     file.seek(0)
     if magic[:2] == b"\x1f\x8b":
@@ -88,8 +90,6 @@ def decompressed(file: IO[bytes]) -> Any:
 
             return igzip.IGzipFile(fileobj=file)  # type: ignore[no-untyped-call]
         except ImportError:
-            import gzip
-
             return gzip.GzipFile(fileobj=file)
     if magic == b"\x28\xb5\x2f\xfd":
         import zstandard
@@ -98,3 +98,15 @@ def decompressed(file: IO[bytes]) -> Any:
             file, read_across_frames=True
         )
     return file
+
+
+def damage() -> tuple[type[Exception], ...]:
+    """What `decompressed` raises for damaged data, besides OSError."""
+    import zstandard
+
+    found: list[Any] = [EOFError, zlib.error, zstandard.ZstdError, gzip.BadGzipFile]
+    with suppress(ImportError):
+        from isal import igzip_lib
+
+        found.append(igzip_lib.IsalError)
+    return tuple(found)

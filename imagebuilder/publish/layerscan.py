@@ -8,18 +8,14 @@ from __future__ import annotations
 import hashlib
 import re
 import tarfile
-import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from imagebuilder.errors import ArtefactUnusable
-from imagebuilder.oci.archive import SmallHeaders
-from imagebuilder.oci.inflate import decompressed
+from imagebuilder.oci.untar import Members, cleaned, open_layer
 
-_CHUNK = 1 << 20
 _MAX_KEPT = 64 << 20  # bytes of one file that is read whole; dpkg's status has about 1 MB, a RECORD 2 MB
 _MAX_PATHS = 4_000_000
 _DIST_INFO = re.compile(
@@ -77,111 +73,48 @@ class LayerContents:
 
 def scan(path: Path) -> LayerContents:
     """Reads a layer's blob to its end. Raises ArtefactUnusable."""
-    scanned = _Scan()
-    with open_layer(path) as tar:
-        for member in entries(tar):
-            scanned.add(tar, member)
-    return scanned.contents()
+    with open_layer(path) as members:
+        return _Scan(members).contents()
 
 
 def scan_stream(stream: IO[bytes], name: str) -> LayerContents:
     """The same of a plain tar that comes in a stream, such as a container's file system."""
-    scanned = _Scan()
-    with open_tar(stream, name) as tar:
-        for member in entries(tar):
-            scanned.add(tar, member)
-    return scanned.contents()
-
-
-@contextmanager
-def open_layer(path: Path) -> Iterator[tarfile.TarFile]:
-    """A layer's blob, to be read once from its beginning. ArtefactUnusable for whatever is wrong with it."""
-    with (
-        errors_of_reading(path.name),
-        path.open("rb") as file,
-        open_tar(decompressed(file), path.name) as tar,
-    ):
-        yield tar
-
-
-@contextmanager
-def open_tar(stream: Any, name: str) -> Iterator[tarfile.TarFile]:
-    """A tar in a stream, to be read once from its beginning. Errors as `open_layer`."""
-    with (
-        errors_of_reading(name),
-        tarfile.open(
-            fileobj=stream,
-            mode="r|",
-            tarinfo=SmallHeaders,
-            encoding="utf-8",
-            errors="surrogateescape",
-        ) as tar,
-    ):
-        yield tar
-
-
-def entries(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Its members, none of them remembered."""
-    for member in tar:
-        yield member
-        tar.members = []  # type: ignore[attr-defined]
-
-
-@contextmanager
-def errors_of_reading(name: str) -> Iterator[None]:
-    """Turns what is wrong with a layer into ArtefactUnusable."""
-    import zstandard
-
-    try:
-        yield
-    except (tarfile.TarError, OSError, EOFError, zlib.error, zstandard.ZstdError, UnicodeError) as error:
-        raise ArtefactUnusable(f"{name} cannot be read as a layer", seen=str(error)[:200]) from None
+    return _Scan(Members(stream, name)).contents()
 
 
 class _Scan:
     """Gathers a layer's entries, and the few files that say whose they are."""
 
-    def __init__(self) -> None:
+    def __init__(self, members: Members) -> None:
         self.files: dict[str, Entry] = {}
         self.kept: dict[str, bytes] = {}
+        for path, member in members:
+            if path:
+                self._add(members, path, member)
 
-    def add(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
-        parts = [p for p in member.name.split("/") if p not in ("", ".")]
-        if ".." in parts:
-            raise tarfile.TarError(f"the unsafe path {member.name[:100]!r}")
-        if not parts:
-            return
+    def _add(self, members: Members, path: str, member: tarfile.TarInfo) -> None:
         if len(self.files) >= _MAX_PATHS:
-            raise tarfile.TarError(f"more than {_MAX_PATHS} paths")
-        path = "/".join(parts)
-        kind, content = "other", ""
+            raise ArtefactUnusable(f"a layer has more than {_MAX_PATHS} paths")
+        kind, content, size = "other", "", 0
         if member.isreg():
-            kind, content = "file", self._read(tar, member, path)
+            kind, content, size = "file", self._read(members, path, member), member.size
         elif member.isdir():
             kind = "directory"
         elif member.issym():
             kind, content = "symlink", member.linkname
         elif member.islnk():
-            kind = "hardlink"
-            target = "/".join(p for p in member.linkname.split("/") if p not in ("", "."))
+            target = cleaned(member.linkname)
             linked = self.files.get(target)
             kind, content = ("file", linked.content) if linked else ("hardlink", target)
-        size = member.size if member.isreg() else 0
         self.files[path] = Entry(kind=kind, size=size, mode=member.mode & 0o7777, content=content)
 
-    def _read(self, tar: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> str:
-        stream = tar.extractfile(member)
-        assert stream is not None, "regular files have content"
+    def _read(self, members: Members, path: str, member: tarfile.TarInfo) -> str:
+        if _is_kept(path):
+            self.kept[path] = data = members.contents(member, _MAX_KEPT)
+            return hashlib.sha256(data).hexdigest()[:32]
         hashing = hashlib.sha256()
-        keep = bytearray() if _is_kept(path) else None
-        while chunk := stream.read(_CHUNK):
+        for chunk in members.chunks(member):
             hashing.update(chunk)
-            if keep is not None:
-                keep += chunk
-                if len(keep) > _MAX_KEPT:
-                    raise tarfile.TarError(f"{path} has more than {_MAX_KEPT} bytes")
-        if keep is not None:
-            self.kept[path] = bytes(keep)
         return hashing.hexdigest()[:32]
 
     def contents(self) -> LayerContents:

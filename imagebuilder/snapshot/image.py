@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tarfile
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -12,8 +11,9 @@ from pathlib import Path
 from imagebuilder.errors import ArtefactUnusable, Unresolvable, UsageProblem
 from imagebuilder.oci.descriptor import ImagePlatform
 from imagebuilder.oci.model import ImageConfig
+from imagebuilder.oci.untar import Members, cleaned, open_layer
 from imagebuilder.publish.contents import merged
-from imagebuilder.publish.layerscan import LayerContents, entries, open_layer
+from imagebuilder.publish.layerscan import LayerContents
 from imagebuilder.snapshot.model import Environment, Interpreter, Run, Unreadable, joined
 from imagebuilder.snapshot.places import compiled
 from imagebuilder.values import Platform, Release
@@ -31,12 +31,12 @@ _MUSL = re.compile(r"lib/ld-musl-[^/]+\.so\.1")
 
 
 class LayerFiles:
-    """`Files` of layers on top of each other, bottom first. open_: opens the tar of a layer by its number."""
+    """`Files` of layers on top of each other, bottom first. open_: opens a layer by its number."""
 
     def __init__(
         self,
         layers: Sequence[LayerContents],
-        open_: Callable[[int], AbstractContextManager[tarfile.TarFile]],
+        open_: Callable[[int], AbstractContextManager[Members]],
     ) -> None:
         self.contents = merged(layers)
         self._layers, self._open = layers, open_
@@ -146,18 +146,15 @@ class LayerFiles:
         self, number: int, wanted: set[str], limit: int, found: dict[str, bytes], links: dict[str, str]
     ) -> None:
         left = set(wanted)
-        with self._open(number) as tar:
-            for member in entries(tar):
-                path = "/".join(p for p in member.name.split("/") if p not in ("", "."))
+        with self._open(number) as members:
+            for path, member in members:
                 if path not in left:
                     continue
                 left.discard(path)
                 if member.islnk():
-                    links[path] = "/".join(p for p in member.linkname.split("/") if p not in ("", "."))
+                    links[path] = cleaned(member.linkname)
                 elif member.isreg() and member.size <= limit:
-                    content = tar.extractfile(member)
-                    assert content is not None, "regular files have content"
-                    found[path] = content.read(limit + 1)
+                    found[path] = members.contents(member, limit)
                 if not left:
                     return
 

@@ -15,17 +15,16 @@ from imagebuilder.errors import MachineLacks, UsageProblem
 from imagebuilder.oci.base import fetch_layers, resolve_base
 from imagebuilder.oci.image import Image
 from imagebuilder.oci.model import ImageConfig
+from imagebuilder.oci.untar import Members
 from imagebuilder.publish.built import is_image, read_built
 from imagebuilder.publish.contents import read_layers
-from imagebuilder.publish.layerscan import open_tar, scan, scan_stream
+from imagebuilder.publish.layerscan import scan, scan_stream
 from imagebuilder.snapshot.image import LayerFiles, environment_of, parse_config
 from imagebuilder.snapshot.make import Means
 from imagebuilder.snapshot.model import Environment
 from imagebuilder.values import ImageRef, Platform
 
 if TYPE_CHECKING:
-    import tarfile
-
     from imagebuilder.builders.docker.engine import Engine
 
 
@@ -67,9 +66,9 @@ def container(engine: Engine, identity: str, prefix: str | None, means: Means) -
         contents = scan_stream(_stream(chunks), identity)
 
     @contextmanager
-    def opened(_: int) -> Iterator[tarfile.TarFile]:
-        with engine.exporting(identity) as chunks, open_tar(_stream(chunks), identity) as tar:
-            yield tar
+    def opened(_: int) -> Iterator[Members]:
+        with engine.exporting(identity) as chunks:
+            yield Members(_stream(chunks), identity)
 
     files = LayerFiles([contents], opened)
     config = _config(found, engine, identity)

@@ -7,20 +7,18 @@ of owners, forms of headers, folders that were only touched, the compressor. So 
 from __future__ import annotations
 
 import copy
-import gzip
 import shutil
 import tarfile
-import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, BinaryIO, cast
+from typing import IO, BinaryIO
 
-from imagebuilder.errors import ArtefactUnusable, BuildFailed
+from imagebuilder.errors import BuildFailed
 from imagebuilder.oci import encode, tar
-from imagebuilder.oci.inflate import Buffer
+from imagebuilder.oci.inflate import Buffer, decompressed
 from imagebuilder.oci.layer import LayerBlob, LayerWriter
+from imagebuilder.oci.untar import SmallHeaders, cleaned, errors_of_reading, open_layer
 
 IDENTITY = f"normalise-1 {encode.IDENTITY}"
 """What decides the bytes besides the layer itself; part of the key under which results are kept."""
@@ -28,7 +26,6 @@ IDENTITY = f"normalise-1 {encode.IDENTITY}"
 Attributes = tuple[int, int, int]
 """Mode, uid, gid."""
 
-_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _CHUNK = 1 << 20
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 _KEPT_RECORDS = "SCHILY.xattr."
@@ -69,13 +66,8 @@ def folders(layer: Path) -> Folders:
     attributes: dict[str, Attributes] = {}
     parents: set[str] = set()
     removed: list[str] = []
-    with (
-        _reading(layer),
-        _stream(layer) as file,
-        tarfile.open(fileobj=file, mode="r|", encoding="utf-8") as archive,
-    ):
-        for member in archive:
-            path = _path(member)
+    with open_layer(layer) as members:
+        for path, member in members:
             parent, _, name = path.rpartition("/")
             parents.add(parent)
             if name == _OPAQUE:
@@ -97,11 +89,11 @@ def normalise(
     """
     writer = _Copy(out)
     with (
-        _reading(layer),
+        errors_of_reading(layer.name),
         _plain(layer, scratch) as file,
-        tarfile.open(fileobj=file, mode="r:", encoding="utf-8") as archive,
+        tarfile.open(fileobj=file, mode="r:", tarinfo=SmallHeaders, encoding="utf-8") as archive,
     ):
-        members = {_path(m): m for m in archive}  # the last of a path counts, as when unpacking
+        members = {cleaned(m.name): m for m in archive}  # the last of a path counts, as when unpacking
         for path, member in _in_order(members):
             if path not in drop:
                 _copy(writer, path, member, archive, latest)
@@ -127,12 +119,12 @@ def _in_order(members: dict[str, tarfile.TarInfo]) -> Iterator[tuple[str, tarfil
     names: dict[str, list[str]] = {}
     for path, member in members.items():
         if member.islnk():
-            names.setdefault(_target(member), []).append(path)
+            names.setdefault(cleaned(member.linkname), []).append(path)
     # The name that the engine made the file → the name that is ours.
     first = {original: min([original, *links], key=_order) for original, links in names.items()}
     for path in sorted(members, key=_order):
         member = members[path]
-        original = _target(member) if member.islnk() else path
+        original = cleaned(member.linkname) if member.islnk() else path
         chosen = first.get(original, path)
         if chosen == path:
             yield path, members.get(original, member)
@@ -144,17 +136,6 @@ def _in_order(members: dict[str, tarfile.TarInfo]) -> Iterator[tuple[str, tarfil
 
 def _order(path: str) -> list[str]:
     return path.split("/")
-
-
-def _target(member: tarfile.TarInfo) -> str:
-    return member.linkname.removeprefix("./").strip("/")
-
-
-def _path(member: tarfile.TarInfo) -> str:
-    name = member.name.removeprefix("./").strip("/")
-    if ".." in name.split("/") or "\0" in name:
-        raise ArtefactUnusable(f"the engine's layer has an entry {member.name!r}")
-    return "" if name == "." else name
 
 
 def _copy(writer: _Copy, path: str, member: tarfile.TarInfo, archive: tarfile.TarFile, latest: int) -> None:
@@ -199,36 +180,21 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-@contextmanager
-def _reading(layer: Path) -> Iterator[None]:
-    """Turns what readers of tar and gzip raise into ArtefactUnusable."""
-    try:
-        yield
-    except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ArtefactUnusable(f"{layer.name}: the engine's layer cannot be read", seen=str(error)) from error
-
-
-def _stream(layer: Path) -> IO[bytes]:
-    """The layer's tar from the beginning."""
-    with layer.open("rb") as file:
-        magic = file.read(4)
-    if magic.startswith(_GZIP):
-        return cast("IO[bytes]", gzip.GzipFile(layer))
-    if magic == _ZSTD:
-        import zstandard
-
-        return cast("IO[bytes]", zstandard.open(layer, "rb"))
-    return layer.open("rb")
-
-
-def _plain(layer: Path, scratch: Path) -> IO[bytes]:
+def _plain(layer: Path, scratch: Path) -> BinaryIO:
     """The layer's tar, seekable: sorting needs to jump."""
-    source = _stream(layer)
-    if not isinstance(source, gzip.GzipFile) and source.seekable():
-        return source
-    unpacked = scratch / f"{layer.name}.tar"
-    with source, unpacked.open("wb") as out:
+    file = layer.open("rb")
+    source = decompressed(file)
+    packed = source is not file
+    if not packed:
+        return file
+    with file:
+        return _unpacked(source, scratch / f"{layer.name}.tar")
+
+
+def _unpacked(source: IO[bytes], path: Path) -> BinaryIO:
+    """All that `source` holds in a file at `path`, which is gone when it is closed."""
+    with path.open("wb") as out:
         shutil.copyfileobj(source, out, _CHUNK)
-    handle = unpacked.open("rb")
-    unpacked.unlink()
+    handle = path.open("rb")
+    path.unlink()
     return handle

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from imagebuilder.cli.context import Context, json_option, say, say_json, stack_argument, verb
+from imagebuilder.cli.docker import docker_options, only_docker
 
 if TYPE_CHECKING:
+    from imagebuilder.builders.docker.build import Options
     from imagebuilder.cache import Cache
     from imagebuilder.cli.prepare import Prepared
     from imagebuilder.oci.image import Image
+
+_LONGEST_INSTRUCTION = 60
 
 
 @verb(offline=True)
@@ -24,19 +29,20 @@ if TYPE_CHECKING:
               help="How many differences to print.")  # fmt: skip
 @click.option("--builder", type=click.Choice(["auto", "docker", "direct"]), default="auto",
               help="auto: the one that built images/STACK, else as `build` does.")  # fmt: skip
-@click.option("--builder-name", metavar="NAME", help="Build with this buildx builder (docker only).")
+@docker_options
 @json_option
 def command(
     context: Context, *, stack: str, against: Path | None, cold: bool, most: int, as_json: bool,
-    builder: str, builder_name: str | None,
+    builder: str, builder_name: str | None, template: Path | None, vendored: bool,
 ) -> None:  # fmt: skip
     """Build again with an empty layer cache and compare the manifests' digests.
 
-    With Docker, the engine carries out every step again. On a difference it names layer, file and usual
-    cause, and exits with 14.
+    With Docker, the engine carries out every step again. On a difference it names layer, instruction, file
+    and usual cause, and exits with 14.
     """
     from dataclasses import asdict
 
+    from imagebuilder.builders.docker.build import Options
     from imagebuilder.builders.verify import compare
     from imagebuilder.cache import Cache
     from imagebuilder.cli.prepare import prepare
@@ -44,15 +50,17 @@ def command(
 
     prepared = prepare(context, stack)
     builder = _builder(context, prepared, builder, builder_name)
-    first = _first(context, prepared, against) or _built(
-        context, prepared, builder, builder_name, context.cache
+    only_docker(builder, builder_name=builder_name, template=template, vendored=vendored)
+    options = Options(builder=builder_name, vendored=vendored, no_cache=True, template=template)
+    first = (
+        _first(context, prepared, against) or _built(context, prepared, builder, options, context.cache)[0]
     )
     with context.cache.temporary() as empty:
         # Layers go into an empty cache of their own; downloads come from this user's, unless --cold.
         fresh = Cache(empty)
         source = context.with_cache(fresh) if cold else context
-        second = _built(source, prepared, builder, builder_name, fresh)
-        verdict = compare(first, second, _layer_names(prepared, second))
+        second, names = _built(source, prepared, builder, options, fresh)
+        verdict = compare(first, second, names)
     if as_json:
         say_json("verify", {
             "stack": prepared.stack.name,
@@ -76,9 +84,16 @@ def command(
         )
 
 
-def _layer_names(prepared: Prepared, image: Image) -> tuple[str, ...]:
-    """What people call the image's layers, bottom first; a base image has any number of them."""
+def _layer_names(prepared: Prepared, image: Image, instructions: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """What people call the image's layers, bottom first; a base image has any number of them.
+
+    instructions: of the Dockerfile that made those on the base.
+    """
     own = [layer.name for layer in prepared.plan.layers if layer.image is None]
+    if instructions:
+        short = [textwrap.shorten(text, _LONGEST_INSTRUCTION, placeholder=" …") for text in instructions]
+        same = len(own) == len(short)  # a template of the user's may make other layers
+        own = [f"{name} ({text})" for name, text in zip(own, short, strict=True)] if same else short
     below = len(image.layers) - len(own)
     return (*(f"base layer {number}" for number in range(1, below + 1)), *own)
 
@@ -99,19 +114,22 @@ def _builder(context: Context, prepared: Prepared, builder: str, builder_name: s
 
 
 def _built(
-    context: Context, prepared: Prepared, builder: str, builder_name: str | None, layer_cache: Cache
-) -> Image:
-    """A build whose layers are made in, or taken from, this cache; with Docker every step is repeated."""
+    context: Context, prepared: Prepared, builder: str, options: Options, layer_cache: Cache
+) -> tuple[Image, tuple[str, ...]]:
+    """A build whose layers are made in, or taken from, this cache, and what its layers are called.
+
+    With Docker every step is repeated.
+    """
     from imagebuilder.cli.direct import build_direct
 
     if builder == "direct":
-        return build_direct(context, prepared, layer_cache=layer_cache).image
-    from imagebuilder.builders.docker.build import Options
+        image = build_direct(context, prepared, layer_cache=layer_cache).image
+        return image, _layer_names(prepared, image)
     from imagebuilder.cli.docker import build_docker, connect
 
-    options = Options(builder=builder_name, no_cache=True)
     with connect(to_build=True) as engine:
-        return build_docker(context, prepared, engine, options, layer_cache=layer_cache).built.image
+        made = build_docker(context, prepared, engine, options, layer_cache=layer_cache)
+    return made.built.image, _layer_names(prepared, made.built.image, made.instructions)
 
 
 def _first(context: Context, prepared: Prepared, against: Path | None) -> Image | None:

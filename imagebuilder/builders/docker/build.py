@@ -43,10 +43,14 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltWithDocker:
-    """An image built by BuildKit, in the form of the direct builder's. tools: for the build record."""
+    """An image built by BuildKit, in the form of the direct builder's. tools: for the build record.
+
+    instructions: of the Dockerfile, one for each layer on the base; none where no build was needed.
+    """
 
     built: Built
     tools: Mapping[str, str]
+    instructions: tuple[str, ...] = ()
 
 
 def build(
@@ -105,11 +109,11 @@ def build(
             )
             made = run.carry_out(request)
     write_image(key, made, tools, means.cache)
-    return BuiltWithDocker(built=_built(plan, made), tools=tools)
+    return BuiltWithDocker(built=_built(plan, made), tools=tools, instructions=made.instructions)
 
 
 def _built(plan: Plan, made: Canonical) -> Built:
-    """As the direct builder gives its own; a layer that only WORKDIR made is not among the plan's."""
+    """As the direct builder gives its own; a template of the user's may have made other layers."""
     planned = (layer for layer in plan.layers if layer.image is None)
     layers = tuple(
         BuiltLayer(planned=layer, ref=own.ref, unpacked=own.unpacked, cached=own.cached)

@@ -54,11 +54,15 @@ class _Todo:
 
 @dataclass(frozen=True, kw_only=True)
 class Canonical:
-    """The image, those of its layers that the build put on its base, and what all layers were made from."""
+    """The image, those of its layers that the build put on its base, and what all layers were made from.
+
+    instructions: of the Dockerfile, one for each of `own`, in BuildKit's words; none of a remembered image.
+    """
 
     image: Image
     own: tuple[CanonicalLayer, ...]
     sources: tuple[Source, ...]
+    instructions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,10 +92,15 @@ def canonical(
 
     created: the image's date (RFC 3339); no file of ours is newer. titles: of the plan's layers, for the
     history; where a template made other layers, BuildKit's words stay. All is in the cache afterwards.
+    The layer that WORKDIR makes of a folder that no other has is left out, as the direct builder has none:
+    engines make that folder when they start a container.
     hollow: layers whose files have no contents; Hollow is raised where one is not known here after all.
     Raises ArtefactUnusable, BuildFailed, MachineLacks.
     """
-    split = len(raw.layers) - _made_by_build(raw.config, created)
+    steps = _steps(raw.config, created)
+    split = len(raw.layers) - len(steps)
+    if len(steps) == len(titles) + 1 and steps[-1].startswith("WORKDIR "):
+        raw, steps = replace(raw, layers=raw.layers[:-1]), steps[:-1]
     workers = max(1, workers)
     with ThreadPoolExecutor(max_workers=workers) as pool:
         sources = list(zip(raw.layers, pool.map(_digest_of, raw.layers), strict=True))
@@ -108,57 +117,51 @@ def canonical(
     for item in todo:
         if item.digest in hollow and _cached(item.key, cache) is None:
             raise Hollow
-    stop = threading.Event()
-    total = sum(item.path.stat().st_size for item in todo)
-    with reporter.task("bringing layers into one form", total=total) as task:
-
-        def make(item: _Todo) -> CanonicalLayer:
-            size = item.path.stat().st_size
-            made = _make(item, cache, stop)
-            task.advance(size)
-            return made
-
-        pool = ThreadPoolExecutor(max_workers=workers)
-        try:
-            layers = list(pool.map(make, todo))
-        finally:
-            stop.set()
-            pool.shutdown(cancel_futures=True)
-    history = _history(raw.config, created, titles, layers)
+    layers = _make_all(todo, cache, reporter, workers)
+    history = _history(raw.config, created, titles, steps, layers)
     own = tuple(layer for layer in layers if not layer.empty)
+    told = tuple(_told(step) for step, layer in zip(steps, layers, strict=True) if not layer.empty)
     refs = (*base, *(layer.ref for layer in own))
     seen = [Source(digest=ref.descriptor.digest, size=ref.descriptor.size) for ref in base]
     seen += [Source(digest=x.digest, size=x.path.stat().st_size, key=x.key) for x in todo]
     image = Image.make(replace(raw.config, history=history), refs)
-    return Canonical(image=image, own=own, sources=tuple(seen))
+    return Canonical(image=image, own=own, sources=tuple(seen), instructions=told)
 
 
-def _made_by_build(config: ImageConfig, created: str) -> int:
-    """How many layers are not the base's: BuildKit dates its steps by SOURCE_DATE_EPOCH, a base otherwise."""
-    count = 0
-    for step in reversed(config.history):
-        if step.created != created:
-            break
-        count += not step.empty
-    return count
-
-
-def _history(
-    config: ImageConfig, created: str, titles: Sequence[str], layers: Sequence[CanonicalLayer]
-) -> tuple[History, ...]:
-    """The base's history, then one step for each layer that is left, as the direct builder writes it."""
+def _first_own(config: ImageConfig, created: str) -> int:
+    """Where the build's steps begin: BuildKit dates them by SOURCE_DATE_EPOCH, a base its own otherwise."""
     ours = len(config.history)
     while ours and config.history[ours - 1].created == created:
         ours -= 1
-    words = [step.created_by for step in config.history[ours:] if not step.empty]
-    if len(titles) <= len(words) <= len(titles) + 1:  # WORKDIR makes one of its own
-        words = [*(f"imagebuilder {title}" for title in titles), *words[len(titles) :]]
-    steps = (
+    return ours
+
+
+def _steps(config: ImageConfig, created: str) -> list[str]:
+    """BuildKit's words for each layer that is not the base's."""
+    own = config.history[_first_own(config, created) :]
+    return [step.created_by for step in own if not step.empty]
+
+
+def _told(step: str) -> str:
+    """`RUN sh /mnt/tools/install-wheels …` of BuildKit's `RUN /bin/sh -c sh … # buildkit`."""
+    return " ".join(step.replace("/bin/sh -c ", "", 1).removesuffix("# buildkit").split())
+
+
+def _history(
+    config: ImageConfig,
+    created: str,
+    titles: Sequence[str],
+    steps: Sequence[str],
+    layers: Sequence[CanonicalLayer],
+) -> tuple[History, ...]:
+    """The base's history, then one step for each layer that is left, as the direct builder writes it."""
+    words = [f"imagebuilder {title}" for title in titles] if len(titles) == len(steps) else steps
+    ours = (
         History(created=created, created_by=text)
         for text, layer in zip(words, layers, strict=True)
         if not layer.empty
     )
-    return (*config.history[:ours], *steps)
+    return (*config.history[: _first_own(config, created)], *ours)
 
 
 class _Below:
@@ -200,6 +203,26 @@ class _Below:
         }
         self._cache.write_record("layer-folders", digest.text, json.dumps(record).encode())
         return found
+
+
+def _make_all(todo: Sequence[_Todo], cache: Cache, reporter: Reporter, workers: int) -> list[CanonicalLayer]:
+    """At once; where one fails or the user interrupts, the others are given up."""
+    stop = threading.Event()
+    total = sum(item.path.stat().st_size for item in todo)
+    with reporter.task("bringing layers into one form", total=total) as task:
+
+        def make(item: _Todo) -> CanonicalLayer:
+            size = item.path.stat().st_size
+            made = _make(item, cache, stop)
+            task.advance(size)
+            return made
+
+        pool = ThreadPoolExecutor(max_workers=workers)
+        try:
+            return list(pool.map(make, todo))
+        finally:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
 
 
 def _make(todo: _Todo, cache: Cache, stop: threading.Event) -> CanonicalLayer:

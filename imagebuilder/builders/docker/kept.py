@@ -29,6 +29,7 @@ def image_key(plan: Plan, dockerfile: str, tools: Mapping[str, bytes]) -> str:
         "created": plan.created.isoformat(),
         "platform": str(plan.platform),
         "identity": IDENTITY,
+        "form": 2,  # no layer for a working folder
     }
     return Digest.of(json.dumps(parts, sort_keys=True).encode()).text
 

@@ -23,10 +23,11 @@ STACK = ROOT / "tests" / "data" / "docker-stack"
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """What a build gave: its record, and the image with its layers' files."""
+    """What a build gave: its record, the image with its layers' files, and what it said meanwhile."""
 
     record: dict[str, Any]
     image: Image
+    told: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +39,7 @@ class Workplace:
 
     def machine(self, name: str, engine: TestEngine | None = None) -> Machine:
         """A machine with a cache of its own, and this engine."""
-        machine = Machine(root=self.root / name, environment=_environment(engine))
+        machine = Machine(root=self.root / name, environment=environment_of(engine))
         if not (machine.work / "stack").exists():
             shutil.copytree(self.root / "stack", machine.work / "stack")
             give_files(self.files, machine.cache)
@@ -50,9 +51,11 @@ class Workplace:
 
     def build(self, machine: Machine, *options: str, prefix: Sequence[str] = ()) -> Made:
         """Build the stack there."""
-        record = machine.build("stack/real.toml", "--locked", *options, prefix=prefix)
+        outcome = machine.run("build", "stack/real.toml", "--locked", *options, "--json", prefix=prefix)
+        assert outcome.code == 0, f"exit {outcome.code}: {outcome.out}{outcome.err}"
+        record: dict[str, Any] = json.loads(outcome.out)
         (stored,) = read_layout(Path(record["path"]))
-        return Made(record=record, image=stored.image)
+        return Made(record=record, image=stored.image, told=outcome.err)
 
 
 def _link(source: str, target: str) -> None:
@@ -60,7 +63,7 @@ def _link(source: str, target: str) -> None:
         os.link(source, target)
 
 
-def _environment(engine: TestEngine | None) -> dict[str, str]:
+def environment_of(engine: TestEngine | None) -> dict[str, str]:
     """This user's settings but for the cache, and what leads to the engine."""
     known = engine.environment if engine else dict(os.environ)
     return {k: v for k, v in known.items() if k not in ("HOME", "TMPDIR", "IMAGEBUILDER_CACHE_DIR")}
@@ -72,7 +75,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
     root = tmp_path_factory.mktemp("docker")
     shutil.copytree(STACK, root / "stack")
     here = {"IMAGEBUILDER_CACHE_DIR": str(load(os.environ).cache_dir)}
-    reaching = Machine(root=root / "reaching", environment=_environment(None) | here)
+    reaching = Machine(root=root / "reaching", environment=environment_of(None) | here)
     locked = reaching.run("lock", str(root / "stack" / "real.toml"))
     assert locked.code == 0, locked.err
     fetched = reaching.run("fetch", str(root / "stack" / "real.toml"), "--json")

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from imagebuilder.builders.docker.bake import BakeTarget, bake_file, secret_variable
+from imagebuilder.oci.layout import read_layout
 from imagebuilder.values import ImageRef
 from tests.builders.with_docker.conftest import Made, Workplace
 from tests.dockerfile.samples import plan_of, stack_of
 from tests.support.engine import TestEngine
 from tests.support.fleet import fleet
 from tests.support.registry import run_registry
+from tests.support.tree import differences, tree_of
 
 
 def test_targets_are_named_dated_and_without_secrets() -> None:
@@ -51,11 +54,16 @@ def test_a_fleet_bakes_and_pushes(
     direct: Made,
     tmp_path: Path,
 ) -> None:
+    """Two stacks in one go; the images have the direct builder's files, and the folder that WORKDIR makes."""
     machine = workplace.machine("bake", containerd_engine)
+    stacks = machine.work / "stack"
+    other = (stacks / "real.toml").read_text().replace('name = "real"', 'name = "other"')
+    (stacks / "other.toml").write_text(other.replace('echo \\"hello', 'echo \\"bye'))
+    shutil.copyfile(stacks / "pylock.real.toml", stacks / "pylock.other.toml")
     with run_registry(tmp_path) as registry, fleet([containerd_engine, classic_engine], tmp_path) as builder:
         repository = f"{registry.host}/team/images"
-        wanted = ("bake", "stack/real.toml", "--vendored", "--push", "--repository", repository)
-        outcome = machine.run(*wanted)
+        both = ("stack/real.toml", "stack/other.toml")
+        outcome = machine.run("bake", *both, "--vendored", "--push", "--repository", repository)
         assert outcome.code == 0, outcome.err
         baked = subprocess.run(
             ["docker", "buildx", "bake", "--builder", builder],
@@ -66,9 +74,16 @@ def test_a_fleet_bakes_and_pushes(
             check=False,
         )
         assert baked.returncode == 0, baked.stderr
-        name = f"{repository}:real"
-        classic_engine.docker("pull", "--quiet", name)
-        try:
-            assert classic_engine.docker("run", "--rm", name, "fleet") == "hello fleet\n"
-        finally:
-            classic_engine.docker("image", "rm", name)
+        for tag, word in (("real", "hello"), ("other", "bye")):
+            name = f"{repository}:{tag}"
+            classic_engine.docker("pull", "--quiet", name)
+            try:
+                assert classic_engine.docker("run", "--rm", name, "fleet") == f"{word} fleet\n"
+            finally:
+                classic_engine.docker("image", "rm", name)
+        pulled = machine.run("pull", f"{repository}:real", "--output", "pulled")
+        assert pulled.code == 0, pulled.err
+        (stored,) = read_layout(machine.work / "pulled")
+    made = tree_of(stored.image)
+    assert made.pop("srv/no layer has it")[0] == "dir"
+    assert differences(tree_of(direct.image), made) == []

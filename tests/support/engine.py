@@ -29,7 +29,7 @@ _PRIVATE = "own-"  # names of engines that belong to one test of one test proces
 
 @dataclass(frozen=True, kw_only=True)
 class TestEngine:
-    """A running engine. kind: containerd, classic or old. variables: what leads clients to it."""
+    """A running engine. kind: containerd, classic, old or newest. variables: what leads clients to it."""
 
     __test__ = False
 
@@ -73,7 +73,8 @@ def find_engine(kind: str | None = None) -> TestEngine:
     how = f"no {kind or 'modern'} engine answers: scripts/engine start {kind or 'containerd'}"
     if kind == "old" and "VERSION_CODENAME=bookworm" not in Path("/etc/os-release").read_text():
         pytest.skip("Docker 20.10 is Debian 12's; its packages run on no later Debian")
-    if AT_START.get("IMAGEBUILDER_REQUIRE_DOCKER") == "1":
+    # What Debian is going to have may be in between two states: its tests run where it starts.
+    if AT_START.get("IMAGEBUILDER_REQUIRE_DOCKER") == "1" and kind != "newest":
         pytest.fail(how)
     pytest.skip(how)
 

@@ -15,6 +15,7 @@ from statistics import NormalDist, fmean, variance
 
 _TINY = 1e-300
 _CLOSE = 1e-14
+_FEW = 100  # degrees of freedom up to which a sum is quicker than a continued fraction
 _NORMAL_FROM = 1e7  # degrees of freedom from which t and normal agree to all digits that anybody prints
 
 
@@ -38,8 +39,9 @@ class Interval:
 class Effect:
     """A mean over units with its standard error and the degrees of freedom which that was estimated with.
 
-    units: how many there were. error None: one unit says nothing about noise. df may be infinite.
-    scatter: standard deviation of one unit, where it was asked for.
+    units: how many there were. error None: too few to say anything about noise. df may be infinite.
+    scatter: standard deviation of one unit, where it was asked for. weight: a unit's variance over that of
+    the mean; 0: not told. inner: the effect before a known variance was added, where one was.
     """
 
     mean: float
@@ -47,6 +49,8 @@ class Effect:
     df: float
     units: int
     scatter: float | None = None
+    weight: float = 0.0
+    inner: Effect | None = None
 
     def interval(self, miss: float) -> Interval | None:
         """Misses the true mean with this probability, half of it on each side. None: cannot be said."""
@@ -63,7 +67,7 @@ def mean_effect(values: Sequence[float]) -> Effect:
     n = len(values)
     if n == 1:
         return Effect(mean=values[0], error=None, df=0, units=1)
-    return Effect(mean=fmean(values), error=math.sqrt(variance(values) / n), df=n - 1, units=n)
+    return Effect(mean=fmean(values), error=math.sqrt(variance(values) / n), df=n - 1, units=n, weight=n)
 
 
 def arms_effect(values: Sequence[float], second: Sequence[bool]) -> Effect:
@@ -90,7 +94,8 @@ def arms_effect(values: Sequence[float], second: Sequence[bool]) -> Effect:
         return Effect(mean=mean, error=None, df=0, units=units)
     residual = sum((b - mean * a) ** 2 for a, b in zip(x, y, strict=True))
     scatter = math.sqrt(residual / df)
-    return Effect(mean=mean, error=scatter / math.sqrt(weight), df=df, units=units, scatter=scatter)
+    error = scatter / math.sqrt(weight)
+    return Effect(mean=mean, error=error, df=df, units=units, scatter=scatter, weight=weight)
 
 
 def _without_trend(values: Sequence[float]) -> list[float]:
@@ -115,21 +120,50 @@ def within_groups(groups: Sequence[Sequence[float]]) -> Effect:
         return mean_effect(values)
     df = sum(len(group) - 1 for group in repeated)
     spread = sum((len(group) - 1) * variance(group) for group in repeated) / df
-    return Effect(mean=fmean(values), error=math.sqrt(spread / len(values)), df=df, units=len(values))
+    n = len(values)
+    return Effect(mean=fmean(values), error=math.sqrt(spread / n), df=df, units=n, weight=n)
 
 
 def widened(effect: Effect, known_variance: float) -> Effect:
-    """The effect with a variance added that is known rather than estimated (Welch-Satterthwaite)."""
+    """The effect with a variance added that is known rather than estimated. See `freedom_of_sum`.
+
+    One degree of freedom is too few for that: no interval covers the truth in 94 to 96 % of runs, however
+    the two variances compare. So nothing is said about the error.
+    """
     if known_variance <= 0 or effect.error is None:
         return effect
     own = effect.error**2
-    total = own + known_variance
-    df = math.inf if own == 0 else _two_digits(effect.df * (total / own) ** 2)
-    return Effect(mean=effect.mean, error=math.sqrt(total), df=df, units=effect.units)
+    if effect.df < 2:
+        return Effect(mean=effect.mean, error=None, df=0, units=effect.units)
+    return Effect(
+        mean=effect.mean,
+        error=math.sqrt(own + known_variance),
+        df=_two_digits(freedom_of_sum(own, known_variance, effect.df, effect.df)),
+        units=effect.units,
+        weight=effect.weight,
+        inner=effect,
+    )
+
+
+def freedom_of_sum(own: float, known: float, df: float, told_by: float) -> float:
+    """Degrees of freedom of an estimated variance plus a known one: df / (share of the estimated one)².
+
+    That is Welch and Satterthwaite's, but for the share: a variance that is estimated small by chance would
+    make its own share small and intervals far too narrow (2 degrees of freedom: 92 % of truths covered). So
+    the share is taken at the upper limit below which the true variance is in two cases of three (told_by:
+    the estimate's degrees of freedom; Wilson and Hilferty's approximation of χ²). Then 94.2 to 95.9 % are
+    covered with 2 degrees and 94.9 to 95.3 % with 5, whatever the true share.
+    """
+    spread = 2 / (9 * told_by)
+    upper = own * (1 - spread + NormalDist().inv_cdf(1 / 3) * math.sqrt(spread)) ** -3
+    squared = (upper / (upper + known)) ** 2
+    return df / squared if squared > _TINY else math.inf
 
 
 def _two_digits(df: float) -> float:
     """Rounded down, to be on the safe side, as with printed tables; so few different quantiles are needed."""
+    if df >= _NORMAL_FROM:
+        return math.inf
     unit: float = 10.0 ** (math.floor(math.log10(df)) - 1)
     return math.floor(df / unit + 1e-9) * unit
 
@@ -191,8 +225,22 @@ def t_below(value: float, df: float) -> float:
     """The probability that a t-distributed number with df degrees of freedom is below this value."""
     if df >= _NORMAL_FROM:
         return NormalDist().cdf(value)
+    if df <= _FEW and df == int(df):
+        return 0.5 + _sum_of_cosines(math.atan(value / math.sqrt(df)), int(df)) / 2
     tail = _incomplete_beta(df / 2, 0.5, df / (df + value * value)) / 2
     return 1 - tail if value > 0 else tail
+
+
+def _sum_of_cosines(angle: float, df: int) -> float:
+    """The probability within ±√df·tan(angle), for whole df. Source: Abramowitz & Stegun 26.7.3 and 26.7.4."""
+    cosine = math.cos(angle)
+    squared, term, total = cosine * cosine, 1.0, 0.0
+    for power in range(df % 2, df - 1, 2):
+        total += term
+        term *= squared * (power + 1) / (power + 2)
+    if df % 2 == 0:
+        return math.sin(angle) * total
+    return (angle + math.sin(angle) * cosine * total) * 2 / math.pi
 
 
 def _incomplete_beta(a: float, b: float, x: float) -> float:

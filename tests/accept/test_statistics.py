@@ -61,7 +61,7 @@ def test_quantile_of_nothing() -> None:
 
 def test_mean_of_units() -> None:
     effect = mean_effect([1.0, 2.0, 3.0])
-    assert effect == Effect(mean=2.0, error=math.sqrt(1 / 3), df=2, units=3)
+    assert effect == Effect(mean=2.0, error=math.sqrt(1 / 3), df=2, units=3, weight=3)
     interval = effect.interval(0.05)
     assert interval and interval.low == pytest.approx(2 - 4.303 / math.sqrt(3), abs=1e-3)
 
@@ -111,9 +111,26 @@ def test_a_known_variance_widens() -> None:
     effect = Effect(mean=0.1, error=0.01, df=5, units=6)
     wide = widened(effect, 0.01**2)
     assert wide.error == pytest.approx(0.01 * math.sqrt(2))
-    assert wide.df == 20
+    assert wide.df == 13, "Welch and Satterthwaite say 20"
+    assert wide.inner == effect
     assert widened(effect, 0) == effect
     assert widened(Effect(mean=0, error=0.0, df=5, units=6), 1).df == math.inf
+    assert widened(Effect(mean=0, error=0.01, df=1, units=2), 1).interval(0.05) is None
+
+
+@pytest.mark.parametrize("df", [2, 3, 4, 5, 11, 23])
+def test_a_sum_covers_whatever_its_shares_are(df: int) -> None:
+    """No simulation: the estimated variance is integrated over χ², for true shares from 0.1 to 99.9 %."""
+    steps = [math.exp(-14 + 20 * (n + 0.5) / 400) for n in range(400)]  # χ²/df
+    weights = [math.exp(df / 2 * (math.log(x) - x)) for x in steps]
+    for ratio in (0.03, 0.1, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 30):
+        covered = 0.0
+        for x, weight in zip(steps, weights, strict=True):
+            effect = Effect(mean=0, error=ratio * math.sqrt(x), df=df, units=df + 1)
+            found = widened(effect, 1).interval(0.05)
+            assert found
+            covered += weight * math.erf(found.high / math.sqrt(2 * (1 + ratio**2)))
+        assert 0.94 < covered / sum(weights) < 0.96
 
 
 def test_difference_of_independent_effects() -> None:
@@ -137,6 +154,7 @@ def test_looks_spend_no_more_than_the_budget() -> None:
     looks = planned_looks(3, 6)
     assert [look.units for look in looks] == [3, 6]
     assert sum(look.decides for look in looks) <= 0.05 + 1e-12
+    assert looks[1].after == looks[0]
     assert all(look.decides <= look.shown for look in looks), (
         "what decides is at least as sure as what is shown"
     )

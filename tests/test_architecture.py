@@ -24,8 +24,8 @@ PURE = (
     "dockerfile/*.py", "oci/model.py", "facts/loader.py", "accept/answers.py", "accept/charts.py",
     "accept/compare.py", "accept/divergence.py", "accept/fairness.py", "accept/figures.py",
     "accept/looks.py", "accept/notes.py", "accept/pictures.py", "accept/quality.py", "accept/record.py",
-    "accept/requirement.py", "accept/schema.py", "accept/speed.py", "accept/statistics.py",
-    "accept/verdict.py",
+    "accept/requirement.py", "accept/schema.py", "accept/sequential.py", "accept/speed.py",
+    "accept/statistics.py", "accept/verdict.py",
     "checks/[!gk]*.py", "checks/g[!a]*.py", "recon/survey.py", "recon/matrix.py",
     "deploy/job.py", "deploy/podstate.py", "diff/[!r]*.py",
 )  # fmt: skip

@@ -277,7 +277,7 @@ def compose_file(container: Container) -> dict[str, Any]:
     service["labels"] = dict(c.labels)
     if c.gpus != "none":
         which = {"count": "all"} if c.gpus == "all" else {"device_ids": [str(n) for n in c.gpus]}
-        device = {"driver": "nvidia", **which, "capabilities": ["gpu"]}
+        device = {**which, "capabilities": ["gpu"]}  # of whatever driver has them, as with `--gpus`
         service["deploy"] = {"resources": {"reservations": {"devices": [device]}}}
     service = {key: value for key, value in service.items() if value not in ([], {})}
     document: dict[str, Any] = {"name": c.stack, "services": {c.stack: _literal(service)}}

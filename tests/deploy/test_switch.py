@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 from imagebuilder.builders.docker.engine import Engine
-from imagebuilder.deploy.container import run_words
+from imagebuilder.deploy.container import compose_file, run_words
+from imagebuilder.deploy.text import yaml_document
 from imagebuilder.errors import DeployFailed, MachineLacks
 from imagebuilder.stack.model import Mount
 from tests.deploy.conftest import Demo, Service, free_port
+from tests.support.compose import compose_plugin
 from tests.support.engine import TestEngine, find_gpu_engine
 
 pytestmark = [pytest.mark.docker, pytest.mark.network]  # the image's files may have to be fetched
@@ -95,6 +97,42 @@ def test_the_printed_command_makes_the_same_container(
         service.close()
         for volume in service.engine.client.volumes.list(filters={"name": "deploy-test-volume"}):
             volume.remove(force=True)
+
+
+# What compose adds or spells otherwise: its own labels and network, and the image by its name.
+@pytest.mark.parametrize("options", OPTIONS, ids=["plain", "env", "gpus", "devices"])
+def test_compose_makes_the_same_container(
+    service: Service, test_engine: TestEngine, options: dict[str, Any]
+) -> None:
+    wanted = service.container(**options)
+    made = service.switch(wanted, values=dict.fromkeys(wanted.secrets, "hf_value"))._create("-sdk").attrs
+    document = compose_file(wanted)
+    (described,) = document["services"].values()
+    described["container_name"] = f"{service.name}-compose"
+    command = [compose_plugin(), "--project-name", service.name, "--file", "-"]
+    environment = {**test_engine.environment, "HF_TOKEN": "hf_value"}
+
+    def compose(*words: str) -> subprocess.CompletedProcess[bytes]:
+        text = yaml_document(document).encode()
+        return subprocess.run(
+            [*command, *words], input=text, env=environment, capture_output=True, check=False
+        )
+
+    try:
+        done = compose("create", "--pull", "never")
+        assert done.returncode == 0, done.stderr
+        ours, theirs = comparable(made), comparable(service.seen()["-compose"])
+        for one in (ours, theirs):
+            one["host"].pop("NetworkMode")
+            labels = one["config"]["Labels"]
+            one["config"]["Labels"] = {
+                k: v for k, v in labels.items() if not k.startswith("com.docker.compose")
+            }
+        for part in ours:
+            assert ours[part] == theirs[part]
+    finally:
+        compose("down", "--volumes")
+        service.close()
 
 
 # ---------------------------------------------------------------- the ordinary way

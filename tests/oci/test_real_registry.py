@@ -139,10 +139,14 @@ def guarded(
         yield registry
 
 
+@pytest.mark.parametrize("place", ["config.json", "DOCKER_AUTH_CONFIG"])
 def test_with_the_login_of_docker(
-    guarded: TestRegistry, settings: Settings, image: Image, repository: str, tmp_path: Path
+    place: str, guarded: TestRegistry, settings: Settings, image: Image, tmp_path: Path
 ) -> None:
-    settings = replace(settings, docker_config=guarded.docker_config(tmp_path / "docker"))
+    repository, folder = f"logins/{place.lower()}", guarded.docker_config(tmp_path / "docker")
+    given = (folder / "config.json").read_text()
+    changes = {"docker_config": folder} if place == "config.json" else {"docker_auth": given}
+    settings = replace(settings, **changes)  # type: ignore[arg-type]
     registry = connect(guarded, settings)
     push_image(registry, repository, image, ["1.0"])
     assert connect(guarded, settings).manifest(repository, "1.0").digest == image.digest

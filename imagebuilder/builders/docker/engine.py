@@ -1,4 +1,4 @@
-"""The Docker Engine, through its SDK: what it is, and images in it: load, tag, list, remove, push, run."""
+"""The Docker Engine, through its SDK: what it is, images in it (load, save, push, remove) and containers."""
 
 from __future__ import annotations
 
@@ -181,17 +181,6 @@ class Engine:
             except docker.errors.ImageNotFound:
                 return None
 
-    def tag(self, name: ImageRef | str, other: ImageRef) -> None:
-        """Give an image another name too."""
-        with self._errors(f"{name} cannot be tagged as {other}"):
-            self.client.api.tag(str(name), other.name, other.tag or "latest", force=True)
-
-    def images(self, repository: str) -> dict[str, Digest]:
-        """`repository:tag` → id, for all tags of a repository."""
-        with self._errors(f"the images of {repository} cannot be listed"):
-            listed = self.client.api.images(name=repository)
-        return {tag: Digest(str(entry["Id"])) for entry in listed for tag in entry.get("RepoTags") or ()}
-
     def remove(self, name: ImageRef | str) -> None:
         """Take a name away, and the image with its last one. No error where there is none."""
         import docker
@@ -246,26 +235,6 @@ class Engine:
         return pushed
 
     # ---------------------------------------------------------------- containers
-
-    def run(
-        self, image: str, command: Sequence[str] = (), *, gpus: bool = False, **options: Any
-    ) -> tuple[int, str]:
-        """Run a command in a new container to its end: (exit status, what it wrote). options: as in the SDK.
-
-        gpus: all of this machine, as `--gpus all`. The container is removed in any case.
-        """
-        import docker
-
-        if gpus:
-            options["device_requests"] = [docker.types.DeviceRequest(count=-1, capabilities=[["gpu"]])]
-        with self._errors(f"a container of {image} cannot be run"):
-            container = self.client.containers.create(image, list(command) or None, **options)
-            try:
-                container.start()
-                status = int(container.wait()["StatusCode"])
-                return status, container.logs().decode(errors="replace")
-            finally:
-                container.remove(force=True, v=True)
 
     def container(self, identity: str) -> dict[str, Any]:
         """What the engine says of a container. UsageProblem: it has none of that name or id."""

@@ -134,11 +134,6 @@ class Cache:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    @property
-    def layer_dir(self) -> Path:
-        """Where the direct builder keeps its layers."""
-        return self.root / "layers"
-
     # ------------------------------------------------------------------ artefacts
 
     def _artefact_path(self, digest: Digest) -> Path:

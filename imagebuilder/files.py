@@ -19,11 +19,12 @@ from imagebuilder.errors import MachineLacks, UsageProblem
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _FICLONE = 0x40049409
+_OTHER_PLACE = "choose another place with --output"
 _ATTEMPTS = 100  # others may take a new name for stale; where none can be made, as in /proc, it ends
 
 
 @contextmanager
-def errors_of_writing(path: Path, hint: str = "choose another place with --output") -> Iterator[None]:
+def errors_of_writing(path: Path, hint: str = _OTHER_PLACE) -> Iterator[None]:
     """Turns what the file system refuses (full, read-only, not allowed) into MachineLacks."""
     try:
         yield
@@ -41,8 +42,26 @@ def errors_of_writing(path: Path, hint: str = "choose another place with --outpu
         ) from exc
 
 
+def check_writable(target: Path, hint: str = _OTHER_PLACE) -> None:
+    """MachineLacks where nothing can be made at `target`: asked before long work, so that none of it is lost.
+
+    hint: what helps where it is not allowed.
+    """
+    folder = target.parent
+    while not os.path.lexists(folder) and folder != folder.parent:
+        folder = folder.parent
+    if not folder.is_dir():
+        refused = errno.ENOTDIR
+    elif os.access(folder, os.W_OK | os.X_OK):
+        return
+    else:
+        refused = errno.EROFS if os.statvfs(folder).f_flag & os.ST_RDONLY else errno.EACCES
+    with errors_of_writing(target, hint):
+        raise OSError(refused, os.strerror(refused))
+
+
 @contextmanager
-def new_file(target: Path, hint: str = "choose another place with --output") -> Iterator[BinaryIO]:
+def new_file(target: Path, hint: str = _OTHER_PLACE) -> Iterator[BinaryIO]:
     """A file to write, renamed to `target` when the block ends well; otherwise nothing is left.
 
     What stands at `target` is replaced, unless it is a directory. What killed processes left beside it is
@@ -95,7 +114,9 @@ def check_directory(target: Path, *, marker: str, others: Collection[str] = ()) 
     """UsageProblem where `new_directory` would destroy what is not its own.
 
     It replaces an empty directory, and one with the file `marker` and nothing but it and `others`.
+    MachineLacks where nothing can be written there.
     """
+    check_writable(target)
     if not (target.is_symlink() or target.exists()):
         return
     if target.is_symlink() or not target.is_dir():
@@ -126,13 +147,16 @@ def link_or_copy(source: Path, target: Path) -> None:
         os.fsync(dst.fileno())
 
 
-def give(source: Path, target: Path) -> None:
-    """`target` is `source` by a hard link, in the place of what stood there; where that cannot be, a copy."""
+def give(source: Path, target: Path, hint: str = _OTHER_PLACE) -> None:
+    """`target` is `source` by a hard link, in the place of what stood there; where that cannot be, a copy.
+
+    hint: where `target` may not be written. MachineLacks.
+    """
     with suppress(OSError):
         target.unlink(missing_ok=True)
         os.link(source, target)
         return
-    with new_file(target) as out, source.open("rb") as data:
+    with new_file(target, hint) as out, source.open("rb") as data:
         shutil.copyfileobj(data, out, 1 << 20)
 
 

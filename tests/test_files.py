@@ -7,12 +7,13 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from imagebuilder.errors import MachineLacks, UsageProblem
-from imagebuilder.files import give, new_directory, new_file
+from imagebuilder.files import check_directory, check_writable, give, new_directory, new_file
 
 KILLED = """
 import os, signal, sys
@@ -55,6 +56,43 @@ def test_what_a_killed_writer_left_is_removed_by_the_next(tmp_path: Path) -> Non
 def test_a_directory_is_not_replaced_by_a_file(tmp_path: Path) -> None:
     with pytest.raises(UsageProblem, match="is a directory"), new_file(tmp_path):
         pass
+
+
+def in_the_way(tmp_path: Path) -> Path:
+    (tmp_path / "file").touch()
+    return tmp_path / "file" / "deep" / "new"
+
+
+def in_a_circle(tmp_path: Path) -> Path:
+    (tmp_path / "loop").symlink_to("loop")
+    return tmp_path / "loop" / "new"
+
+
+def forbidden(tmp_path: Path) -> Path:
+    if os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    tmp_path.chmod(0o500)
+    return tmp_path / "deep" / "new"
+
+
+@pytest.mark.parametrize("place", [in_the_way, in_a_circle, forbidden], ids=lambda f: f.__name__)
+def test_what_cannot_be_written_is_known_before(place: Callable[[Path], Path], tmp_path: Path) -> None:
+    target = place(tmp_path)
+    with pytest.raises(MachineLacks) as before:
+        check_writable(target, "elsewhere")
+    with pytest.raises(MachineLacks) as after, new_file(target, "elsewhere"):
+        pass
+    assert before.value.what == after.value.what == f"{target} cannot be written"
+    assert before.value.hint == after.value.hint == "elsewhere"
+    with pytest.raises(MachineLacks):
+        check_directory(target, marker="m")
+    tmp_path.chmod(0o700)
+
+
+def test_what_can_be_written_is_not_made_by_asking(tmp_path: Path) -> None:
+    check_writable(tmp_path / "not" / "there" / "yet")
+    check_directory(tmp_path / "not" / "there" / "yet", marker="m")
+    assert names(tmp_path) == []
 
 
 def test_the_mode_is_the_umasks(tmp_path: Path) -> None:

@@ -24,13 +24,14 @@ from imagebuilder.accept.record import SCHEMA, Record, make_record
 from imagebuilder.accept.report import html, markdown
 from imagebuilder.accept.verdict import judge
 from imagebuilder.errors import ArtefactUnusable, NotAccepted, UsageProblem
-from imagebuilder.files import new_file
+from imagebuilder.files import check_writable, new_file
 from imagebuilder.values import Digest
 
 REHEARSALS = "rehearsals"
 BROKEN_OFF = "broken off"
 """What a result without a verdict is called everywhere."""
 VERDICT, RUN, MARKDOWN, HTML = "verdict.json", "run.json.gz", "report.md", "report.html"
+_OTHER_RESULTS = "run it where you may write, or name another folder with --results"
 _HEX = re.compile(r"[0-9a-f]{64}")
 _MOST_RUN = 1 << 30
 _MOST_RECORD = 1 << 26
@@ -57,16 +58,19 @@ class Stored:
 
 def folder_of(root: Path, run: RunResult) -> Path:
     """Where this run belongs; the same while it goes on."""
-    image = Digest(run.config_digest).hex if run.config_digest else REHEARSALS
+    image = _folder_name(run.config_digest)
     stamp = re.sub(r"[^0-9T]", "", run.started.partition(".")[0].partition("+")[0])
     name = stamp + "Z" if run.config_digest else f"{run.stack}-{stamp}Z"
     return root / image / name
 
 
+def _folder_name(config_digest: str | None) -> str:
+    return Digest(config_digest).hex if config_digest else REHEARSALS
+
+
 def keep(root: Path, run: RunResult) -> Path:
     """Write what was measured so far; returns the folder. Called after every unit."""
     folder = folder_of(root, run)
-    folder.mkdir(parents=True, exist_ok=True)
     for left in folder.glob(".*.*"):  # half a file of a run that was killed; a folder has one writer
         left.unlink(missing_ok=True)
     packed = gzip.compress(codec.dumps(run).encode(), compresslevel=6, mtime=0)
@@ -92,8 +96,13 @@ def save(root: Path, run: RunResult) -> Stored:
     return Stored(folder=folder, record=record)
 
 
+def check_results_place(root: Path, config_digest: str | None) -> None:
+    """MachineLacks where no result of this image can be kept: asked before a server is started."""
+    check_writable(root / _folder_name(config_digest) / "result", _OTHER_RESULTS)
+
+
 def _write(path: Path, data: bytes) -> None:
-    with new_file(path, hint="run it where you may write, or name another folder with --results") as out:
+    with new_file(path, _OTHER_RESULTS) as out:
         out.write(data)
 
 
@@ -130,8 +139,7 @@ def _stored(folder: Path) -> Stored:
         raise _unusable(path, str(error)) from None
     if record.schema != SCHEMA:
         raise _unusable(path, f"schema {record.schema}; this imagebuilder reads {SCHEMA}")
-    image = Digest(record.config_digest).hex if record.config_digest else REHEARSALS
-    if image != folder.parent.name:
+    if _folder_name(record.config_digest) != folder.parent.name:
         raise _unusable(path, f"it speaks of {record.config_digest or 'no image'}, which is not its folder's")
     return Stored(folder=folder, record=record)
 

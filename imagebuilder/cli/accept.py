@@ -103,6 +103,7 @@ def command(
 
     Ends with status 8 unless it passes. Results are kept in ./results, bound to the image's config digest.
     """
+    from imagebuilder.accept.results import check_results_place
     from imagebuilder.cli.prepare import prepare
 
     prepared = prepare(context, stack)
@@ -122,6 +123,8 @@ def command(
     if wish.if_needed and not wish.smoke_only and (stored := _known(context, asked, wish, subject)):
         _tell(stored, as_json)
         return
+    if not wish.smoke_only:
+        check_results_place(context.cwd / wish.results, subject.config)
     with _runtime(context, prepared, subject, wish) as runtime:
         order = _order(context, prepared, asked, wish, subject)
         result = _run(context, order, runtime)
@@ -264,8 +267,8 @@ def _runtime(context: Context, prepared: Prepared, subject: Subject, wish: Wish)
     try:
         engine = Engine.connect(os.environ)
     except MachineLacks as error:
-        hint = "start it, or set DOCKER_HOST; `--runtime process` rehearses without Docker"
-        raise MachineLacks(error.what, seen=error.seen, hint=hint) from error
+        error.hint += "; `--runtime process` rehearses without Docker"
+        raise
     with engine:
         image = _loaded(context, prepared, subject.built, engine)
         yield DockerRuntime(engine, image, prepared.stack.name, owner_now(), context.reporter)

@@ -14,10 +14,11 @@ def command(context: Context, stack: str, as_json: bool) -> None:
     Wheels are also linked to the folder that the lock names, where pip and uv find them.
     """
     from imagebuilder.cli.prepare import prepare
-    from imagebuilder.lock.fetch import fetch, link_wheels
+    from imagebuilder.lock.fetch import check_wheels_place, fetch, link_wheels
 
     prepared = prepare(context, stack, lock_if_missing=True)
     folder = prepared.folder
+    check_wheels_place(prepared.lock, folder)
     files = fetch(
         prepared.lock,
         prepared.stack,

@@ -56,14 +56,16 @@ def command(context: Context, *, stack: str, upgrade: tuple[str, ...], dry_run: 
 
     from imagebuilder.cli.prepare import lock_now, own_lock_file, stack_of
     from imagebuilder.lock.changes import describe
-    from imagebuilder.lock.pylock import write_lock
+    from imagebuilder.lock.pylock import check_lock_place, write_lock
 
     loaded = stack_of(context, stack)
+    path = own_lock_file(context, loaded)
+    if not dry_run:
+        check_lock_place(path)
     previous = _previous(context, loaded)
     names = {canonicalize_name(name) for name in upgrade if name != ALL}
     new = lock_now(context, loaded, previous, upgrade=True if ALL in upgrade else names or None)
     changes = describe(previous, new)
-    path = own_lock_file(context, loaded)
     if not dry_run:
         write_lock(path, new)
     if as_json:

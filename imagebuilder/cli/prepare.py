@@ -101,12 +101,13 @@ def lock_now(
 
 def prepare(context: Context, argument: str, *, lock_if_missing: bool = False) -> Prepared:
     """Stack, lock and plan; with `lock_if_missing` a stack without a lock is locked first, and told."""
-    from imagebuilder.lock.pylock import write_lock
+    from imagebuilder.lock.pylock import check_lock_place, write_lock
     from imagebuilder.plan import make_plan
 
     stack = stack_of(context, argument)
     if lock_if_missing and existing_lock_file(context, stack) is None:
         path = own_lock_file(context, stack)
+        check_lock_place(path)
         context.reporter.note(f"{stack.name} has no lock yet: locking it to {path}")
         lock = lock_now(context, stack)
         write_lock(path, lock)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from imagebuilder.cache import Cache, storage_errors
 from imagebuilder.errors import ArtefactUnusable
-from imagebuilder.files import give, link_or_copy
+from imagebuilder.files import check_writable, errors_of_writing, give, link_or_copy
 from imagebuilder.index.debian import Archive
 from imagebuilder.index.download import Wanted, fetch_all
 from imagebuilder.index.http import NotFound, Session, session
@@ -24,6 +24,7 @@ from imagebuilder.stack.model import ImageBase, Stack
 from imagebuilder.values import Digest
 
 _SHOWN = 3
+_YOUR_FOLDER = "run it in a folder that you may write"
 
 
 def fetch(
@@ -65,11 +66,17 @@ def missing(lock: Lock, cache: Cache) -> list[Wheel | DebPackage]:
     return [item for item in items if cache.artefact(item.sha256) is None]
 
 
+def check_wheels_place(lock: Lock, folder: Path) -> None:
+    """MachineLacks where `link_wheels` may not write: asked before gigabytes are downloaded."""
+    for place in {(folder / wheel.path).parent for wheel in lock.wheels}:
+        check_writable(place / "wheel", _YOUR_FOLDER)
+
+
 def link_wheels(lock: Lock, cache: Cache, folder: Path) -> Path | None:
     """Put every wheel to its `path` below the lock's folder; the folder that holds them, if there are any.
 
     Hard links where the cache is on the same disk, else copies. Raises ArtefactUnusable where a wheel is not
-    in the cache.
+    in the cache, MachineLacks where the folder may not be written.
     """
     for wheel in lock.wheels:
         source = cache.artefact(wheel.sha256)
@@ -78,10 +85,10 @@ def link_wheels(lock: Lock, cache: Cache, folder: Path) -> Path | None:
                 f"{wheel.filename} is not in the cache", hint=f"imagebuilder fetch {lock.stack_name}"
             )
         target = folder / wheel.path
-        with storage_errors(target):
+        with errors_of_writing(target, _YOUR_FOLDER):
             target.parent.mkdir(parents=True, exist_ok=True)
             if not (target.exists() and target.samefile(source)):
-                give(source, target)
+                give(source, target, _YOUR_FOLDER)
     return (folder / lock.wheels[0].path).parent if lock.wheels else None
 
 
@@ -175,7 +182,8 @@ def adopt_wheels(lock: Lock, cache: Cache, folder: Path) -> None:
         path = folder / wheel.path
         if cache.artefact(wheel.sha256) is None and _has_size(path, wheel.size):
             with cache.temporary() as temporary:
-                link_or_copy(path, temporary / "wheel")
+                with storage_errors(temporary):
+                    link_or_copy(path, temporary / "wheel")
                 with contextlib.suppress(ArtefactUnusable):  # another file: `link_wheels` replaces it
                     cache.adopt(temporary / "wheel", wheel.sha256)
 

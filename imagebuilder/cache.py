@@ -23,7 +23,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from imagebuilder.errors import ArtefactUnusable, MachineLacks
+from imagebuilder.errors import MORE_FILES, ArtefactUnusable, MachineLacks
 from imagebuilder.values import Digest
 
 _CHUNK = 1 << 20
@@ -50,7 +50,11 @@ def storage_errors(path: Path) -> Iterator[None]:
                 f"{place} cannot be written",
                 "set IMAGEBUILDER_CACHE_DIR to a folder that you may write",
             )
-        elif error.errno in (errno.EMFILE, errno.ENFILE, errno.EFBIG, errno.EIO, errno.ENOTDIR, errno.EEXIST):
+        elif error.errno in (errno.ENOTDIR, errno.EEXIST):
+            what, hint = f"{place} cannot be written", "set IMAGEBUILDER_CACHE_DIR to a folder"
+        elif error.errno in (errno.EMFILE, errno.ENFILE):
+            what, hint = f"{place} cannot be opened", MORE_FILES
+        elif error.errno in (errno.EFBIG, errno.EIO):
             what, hint = f"{place} cannot be written", ""
         else:
             raise

@@ -10,6 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
+MORE_FILES = "allow more open files at once: ulimit -n 1024"
+"""The way out where a process may not open more of them."""
+
 
 class ImagebuilderError(Exception):
     """Base of everything that imagebuilder reports to its user on purpose.

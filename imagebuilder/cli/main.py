@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import signal
 import sys
 from importlib import import_module
@@ -12,11 +13,15 @@ import click
 
 from imagebuilder import __version__
 from imagebuilder.cli.streams import standard_streams
-from imagebuilder.errors import ImagebuilderError, MachineLacks
+from imagebuilder.errors import MORE_FILES, ImagebuilderError, MachineLacks, UsageProblem
 
 INTERRUPTED = 130
 BUG = 1
-_WORLDS_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+_WORLDS_FAULTS = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO), ""),
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), MORE_FILES),
+}
+"""What the machine refuses, and what helps."""
 
 # verb → what `--help` says of it. The verb's module is only imported when it runs: start-up stays fast.
 VERBS = {
@@ -87,11 +92,21 @@ def main(argv: list[str] | None = None) -> None:
     """Run the command line and exit with the code that docs/90-exit-codes.md lists."""
     sys.stdout, sys.stderr = standard_streams()
     signal.signal(signal.SIGTERM, _interrupt)  # what was begun ends as with Ctrl-C
-    sys.exit(run(argv))
+    code = run(argv)
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # what threads still do ends soon; who insists need not wait
+        signal.signal(number, _leave)
+    sys.exit(code)
 
 
 def _interrupt(*_: object) -> NoReturn:
     raise KeyboardInterrupt
+
+
+def _leave(*_: object) -> NoReturn:
+    os._exit(INTERRUPTED)
 
 
 def run(argv: list[str] | None = None) -> int:
@@ -110,8 +125,11 @@ def _explain(error: BaseException) -> int:
     """Say what went wrong; returns the exit code."""
     if isinstance(error, click.exceptions.Abort | KeyboardInterrupt):
         return _say("interrupted; what was finished is kept", INTERRUPTED)
+    if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+        error = UsageProblem(f"{error.filename}: {error.strerror}", hint="name another file or folder")
     if isinstance(error, OSError) and error.errno in _WORLDS_FAULTS:
-        error = MachineLacks(f"{error.filename or 'a file'}: {error.strerror}")
+        hint = _WORLDS_FAULTS[error.errno]
+        error = MachineLacks(f"{error.filename or 'a file'}: {error.strerror}", hint=hint)
     if isinstance(error, ImagebuilderError):
         return _say(str(error), error.exit_code)
     import traceback

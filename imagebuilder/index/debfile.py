@@ -6,6 +6,7 @@ ArtefactUnusable. Nothing is ever unpacked below a path that the package names.
 
 from __future__ import annotations
 
+import errno
 import io
 import lzma
 import tarfile
@@ -222,4 +223,6 @@ def open_deb(path: Path) -> BinaryIO:
     try:
         return path.open("rb")
     except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):  # no fault of the file's
+            raise
         raise ArtefactUnusable(f"{path.name} cannot be read: {error.strerror}") from None

@@ -7,7 +7,9 @@ What the world does wrong becomes one of four errors, with advice and without a 
 from __future__ import annotations
 
 import contextlib
+import errno
 import ipaddress
+import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,7 +23,7 @@ from requests.structures import CaseInsensitiveDict
 from urllib3.util.retry import Retry
 
 from imagebuilder import __version__
-from imagebuilder.errors import ArtefactUnusable, MachineLacks
+from imagebuilder.errors import MORE_FILES, ArtefactUnusable, MachineLacks
 from imagebuilder.index.credentials import Credentials
 from imagebuilder.index.local import FileAdapter
 from imagebuilder.settings import Login, Settings, redact, split_login
@@ -290,6 +292,8 @@ def failure(error: Exception, url: str, what: str = "") -> ArtefactUnusable | Ma
         )
     if isinstance(error, requests.exceptions.TooManyRedirects):
         return Unreachable(f"{wanted} cannot be had: {host} redirects in a circle")
+    if os.strerror(errno.EMFILE) in seen:
+        return MachineLacks(f"{wanted} cannot be had", seen=seen, hint=MORE_FILES)
     return Unreachable(
         f"{wanted} cannot be had: no connection to {host}, or it broke",
         seen=seen,

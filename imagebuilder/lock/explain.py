@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import re
 
-from imagebuilder.errors import ArtefactUnusable, ImagebuilderError, Unresolvable
+from imagebuilder.errors import ArtefactUnusable, ImagebuilderError, MachineLacks, Unresolvable
 from imagebuilder.lock.target import TargetFacts
 
 PROJECT = "the-stack"
@@ -17,6 +18,9 @@ _NETWORK = re.compile(
     r"Network connectivity is disabled|authentication|dns error|invalid peer certificate",
     re.IGNORECASE,
 )
+_LACKS = ("EACCES", "EDQUOT", "EIO", "EMFILE", "ENFILE", "ENOMEM", "ENOSPC", "EPERM", "EROFS")
+_LACKING = "|".join(str(getattr(errno, name)) for name in _LACKS)
+_MACHINE = re.compile(rf"memory allocation of \d+ bytes failed|\(os error (?:{_LACKING})\)")
 _NO_SOLUTION = "No solution found"
 _UNSOUND = re.compile(
     r"Failed to unzip wheel|Failed to read metadata|Metadata file .* is invalid", re.IGNORECASE
@@ -27,7 +31,9 @@ _UNSOUND_ONE = re.compile(
 
 
 def explain_failure(stderr: str, stack_name: str, target: TargetFacts) -> ImagebuilderError:
-    """The error that says why uv failed: Unresolvable, or ArtefactUnusable where an index failed."""
+    """The error that says why uv failed: Unresolvable; ArtefactUnusable where an index failed,
+    MachineLacks where this machine did.
+    """
     lines = [line for line in stderr.splitlines() if not line.startswith("warning: ")]
     text, hints = _split_hints("\n".join(lines))
     if _NO_SOLUTION in text:
@@ -45,6 +51,10 @@ def explain_failure(stderr: str, stack_name: str, target: TargetFacts) -> Imageb
         )
     clean = [_DECORATION.sub("", line) for line in text.splitlines() if line.strip()]
     what = clean[0].rstrip(".:") if clean else "uv ended without saying why"
+    if _MACHINE.search(text) and "error sending request" not in text:  # a firewall refuses in such words too
+        return MachineLacks(
+            f"{stack_name} cannot be locked: uv lacks memory, space or a permission", seen="; ".join(clean)
+        )
     if _NETWORK.search(text):
         return ArtefactUnusable(
             f"{stack_name} cannot be locked: an index or file cannot be read",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -82,7 +83,8 @@ def resolver() -> str:
 def ask(question: Question, settings: Settings, reporter: Reporter) -> tuple[Answer, ...]:
     """The packages that satisfy the question, by name.
 
-    Raises Unresolvable with uv's explanation, ArtefactUnusable where an index cannot be read.
+    Raises Unresolvable with uv's explanation, ArtefactUnusable where an index cannot be read,
+    MachineLacks where this machine has not what uv needs.
     """
     uv = _uv_binary()
     store = settings.cache_dir / "uv"
@@ -100,6 +102,12 @@ def ask(question: Question, settings: Settings, reporter: Reporter) -> tuple[Ans
             errors="replace",
             check=False,
         )
+        if done.returncode < 0:
+            raise MachineLacks(
+                f"uv was ended while it resolved {question.stack_name}",
+                seen=signal.strsignal(-done.returncode) or f"signal {-done.returncode}",
+                hint="is memory short? the kernel ends a process then (dmesg)",
+            )
         if done.returncode != 0:
             raise explain_failure(redact(done.stderr), question.stack_name, question.target)
         for line in done.stderr.splitlines():

@@ -689,8 +689,32 @@ def test_a_current_folder_that_is_read_only(machine: Machine) -> None:
     with mounted(machine.root / "cwd", "size=1m") as disk:
         shutil.copytree(machine.work / "stacks", disk / "stacks")
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-        settled(machine, machine.run(*BUILD, "s", cwd=disk), "images")
-        settled(machine, machine.run("lock", "s", "--upgrade", cwd=disk), "pylock")
+        places = {BUILD: "images/s", LOCK: "pylock", FETCH: "stacks/wheels"}
+        for words, place in places.items():  # said before anything is done, not after hours
+            outcome = machine.run(*words, "s", "--progress", "plain", cwd=disk)
+            settled(
+                machine, outcome, f"{place}\\S* cannot be written\n.*Read-only file system\n.*folder|--output"
+            )
+            assert "done" not in outcome.err and not machine.cache.joinpath("artefacts").exists()
+
+
+def test_fewer_open_files_than_are_needed(machine: Machine) -> None:
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (12, 12))
+
+    outcome = machine.run(*BUILD, "s", preexec_fn=limited)
+    settled(machine, outcome, "Too many open files(?s:.*)ulimit -n")
+    assert machine.run(*BUILD, "s").code == 0
+
+
+@pytest.mark.parametrize("verb", [("build", "--output"), ("accept", "--results"), ("snapshot", "--output")])
+def test_a_name_that_no_file_may_have(verb: tuple[str, str], machine: Machine) -> None:
+    for place in ("x" * 300, "x/" * 3000):
+        outcome = machine.run(verb[0], "s", verb[1], place)
+        assert outcome.code in (2, 6) and "Traceback" not in outcome.err, outcome.err
+    for stack in ("x" * 300, f"./{'x' * 300}.toml"):
+        outcome = machine.run("build", stack)
+        assert outcome.code == 2 and "Traceback" not in outcome.err, outcome.err
 
 
 def test_two_builds_at_once_share_the_work(machine: Machine, server: Server) -> None:

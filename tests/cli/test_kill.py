@@ -9,6 +9,8 @@ import json
 import random
 import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -218,3 +220,29 @@ def test_interrupted_while_another_build_makes_the_layer(server: Server, tmp_pat
         assert outcome_of(process).code == 130
     again = machine.run(*BUILD, "s")
     assert (again.code, again.out) == (0, first.out)
+
+
+LINGERING = """
+import signal, sys, threading, time
+from imagebuilder.cli import main
+
+def linger():
+    while signal.getsignal(signal.SIGINT) is not main._leave:
+        time.sleep(0.01)
+    print("ended", flush=True)
+    threading.Event().wait()
+
+main.run = lambda argv: threading.Thread(target=linger).start() or 0
+main.main()
+"""
+
+
+def test_interrupted_while_threads_come_to_their_end() -> None:
+    """The second Ctrl-C: it ends at once, with the code of an interruption and nothing of Python's own."""
+    words = [sys.executable, "-c", LINGERING]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ended\n"
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (130, "")

@@ -18,6 +18,8 @@ from imagebuilder.errors import MachineLacks
 OLDEST = (0, 10)
 RAWJSON_SINCE = (0, 14)
 _STOP_SECONDS = 15.0
+_REFUSED = re.compile(r"permission denied|read-only file system", re.IGNORECASE)
+_OWN_FOLDER = "make docker's folder yours (sudo chown -R $USER ~/.docker), or set BUILDX_CONFIG to another"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +133,8 @@ def _ask(docker: str, environment: Mapping[str, str], *arguments: str, timeout: 
         raise MachineLacks(f"`{command}` did not answer within {timeout:.0f} seconds") from None
     if done.returncode:
         lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.returncode}"]
-        raise MachineLacks(f"`{command}` failed", seen=lines[0])
+        hint = _OWN_FOLDER if _REFUSED.search(lines[0]) else ""
+        raise MachineLacks(f"`{command}` failed", seen=lines[0], hint=hint)
     return done.stdout
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from imagebuilder.builders.docker.advice import explain, push_advice, refused, unreachable
+from imagebuilder.builders.docker.buildx import Buildx
 from imagebuilder.errors import ArtefactUnusable, BuildFailed, ImagebuilderError, MachineLacks, PushFailed
 from imagebuilder.values import ImageRef
 
@@ -54,3 +57,13 @@ def test_an_engine_that_one_may_not_use() -> None:
 )
 def test_a_registry_that_refuses(text: str, says: str) -> None:
     assert says in push_advice(text, ImageRef.parse("registry.example/a:b"))
+
+
+def test_a_folder_of_dockers_that_may_not_be_written(tmp_path: Path) -> None:
+    docker = tmp_path / "docker"
+    docker.write_text("#!/bin/sh\necho 'ERROR: mkdir /x/.docker/buildx: permission denied' >&2; exit 1\n")
+    docker.chmod(0o755)
+    buildx = Buildx(docker=str(docker), version="0.13.1", environment={})
+    with pytest.raises(MachineLacks, match="permission denied") as caught:
+        buildx.driver(None)
+    assert "BUILDX_CONFIG" in caught.value.hint

@@ -57,6 +57,18 @@ def test_defaults(machine: Machine) -> None:
     assert settings.config_file is None
 
 
+def test_a_relative_folder_of_xdg_is_void(machine: Machine) -> None:
+    machine.write("home/.config/imagebuilder/config.toml", "workers = 7")
+    settings = machine.load(XDG_CACHE_HOME="cache", XDG_CONFIG_HOME="config")
+    assert settings.cache_dir == machine.home / ".cache/imagebuilder"
+    assert settings.workers == 7
+
+
+def test_a_relative_home_is_refused(machine: Machine) -> None:
+    with pytest.raises(UsageProblem, match="HOME is not an absolute path"):
+        machine.load(HOME="some/where")
+
+
 def test_config_file(machine: Machine) -> None:
     path = machine.write(
         "home/.config/imagebuilder/config.toml",

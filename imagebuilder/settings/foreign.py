@@ -30,13 +30,19 @@ class Given:
     @property
     def config_home(self) -> Path:
         """The user's configuration folder (XDG)."""
-        return Path(self.variables.get("XDG_CONFIG_HOME") or self.home / ".config")
+        return base_folder(self.variables, "XDG_CONFIG_HOME", self.home / ".config")
 
     @property
     def config_dirs(self) -> list[Path]:
         """The system's configuration folders (XDG), the most important first."""
         named = [Path(p) for p in self.variables.get("XDG_CONFIG_DIRS", "").split(os.pathsep) if p]
         return named or [self.root / "etc/xdg"]
+
+
+def base_folder(variables: Mapping[str, str], name: str, default: Path) -> Path:
+    """What a variable such as XDG_CACHE_HOME names; as XDG specifies, a relative path is void."""
+    named = Path(variables.get(name, ""))
+    return named if named.is_absolute() else default
 
 
 def uv_default_index(given: Given) -> Setting | None:

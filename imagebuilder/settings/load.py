@@ -58,7 +58,7 @@ def load(
     if reading.problems:
         lines = "\n  ".join(reading.problems)
         raise UsageProblem(f"the configuration cannot be used:\n  {lines}", hint="see docs/30-index.md")
-    cache_home = Path(environ.get("XDG_CACHE_HOME") or home / ".cache")
+    cache_home = foreign.base_folder(environ, "XDG_CACHE_HOME", home / ".cache")
     defaults = {"cache_dir": cache_home / "imagebuilder", "workers": len(os.sched_getaffinity(0))}
     return Settings(
         **{**defaults, **values},
@@ -75,6 +75,10 @@ def _home(environ: Mapping[str, str]) -> Path:
     home = expanded(environ.get("HOME") or "~")
     if str(home).startswith("~"):  # neither the environment nor the list of users names one
         raise UsageProblem("this user has no home folder", hint="set HOME to a folder of yours")
+    if not home.is_absolute():
+        raise UsageProblem(
+            "HOME is not an absolute path", seen=str(home), hint="set HOME to a folder of yours"
+        )
     return home
 
 
@@ -208,7 +212,7 @@ class _Reading:
         """Read our configuration file; its path, None where there is none."""
         variable = environ.get(f"{_PREFIX}CONFIG")
         named = given or (Path(variable) if variable else None)
-        folder = Path(environ.get("XDG_CONFIG_HOME") or self.home / ".config")
+        folder = foreign.base_folder(environ, "XDG_CONFIG_HOME", self.home / ".config")
         path = named or folder / "imagebuilder" / "config.toml"
         try:
             table = tomli.loads(path.read_text(encoding="utf-8"))

@@ -65,6 +65,7 @@ def newest_acceptance(folder: Path, config: Digest | None, stack: str) -> Accept
 
 
 def _figures(record: Record) -> Accepted:
+    from imagebuilder.accept.model import OF_THE_IMAGE
     from imagebuilder.diff.model import Accepted
 
     figures = {"date": record.started[:10], "GPUs": ", ".join(record.gpus), "driver": record.driver}
@@ -74,7 +75,8 @@ def _figures(record: Record) -> Accepted:
             figures[f"{name} TTFT p99 ms at {level.level}"] = _shown(arm.ttft_p99, 0)
         figures[f"speedup at {level.level}"] = _shown(level.speedup, 2)
     figures["accept length"] = _shown(record.accept_length.overall, 2)
-    return Accepted(verdict=record.outcome, figures={name: text for name, text in figures.items() if text})
+    verdict = record.outcome if record.runtime in OF_THE_IMAGE else f"{record.outcome} (rehearsal)"
+    return Accepted(verdict=verdict, figures={name: text for name, text in figures.items() if text})
 
 
 def _shown(estimate: Estimate | None, digits: int) -> str:

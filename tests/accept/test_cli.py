@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from imagebuilder.accept import results
+from imagebuilder.cli.acceptance import newest_acceptance
 from tests.support.command import ROOT, Machine
 
 SPEED = '"--sim-speed", "2000"'
@@ -68,10 +69,20 @@ def test_a_rehearsal_that_passes(tmp_path: Path) -> None:
     [stored] = results.all_results(machine.work / "results")
     assert stored.record is not None
     assert not stored.record.accepts, "a rehearsal accepts nothing"
+    shown = newest_acceptance(machine.work, None, "demo")
+    assert shown is not None and shown.verdict == f"{stored.record.outcome} (rehearsal)"
     run = results.read_run(stored.folder)
     assert run.units == 2
     assert {r.error for round_ in run.rounds for r in round_.requests} == {""}
     assert len({p.id for p in run.prompts if p.kind == "known"}) >= 150
+
+
+def test_where_no_result_can_be_kept_nothing_is_started(tmp_path: Path) -> None:
+    machine = placed(tmp_path)
+    (machine.work / "file").touch()
+    done = machine.run("accept", "demo", "--runtime", "process", "--results", "file/below")
+    assert done.code == 6 and "name another folder with --results" in done.err, done.err
+    assert "server" not in done.err and "smoke" not in done.err
 
 
 def test_what_passed_is_shown_and_not_run_again(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from imagebuilder.lock.fetch import fetch, link_wheels
 from imagebuilder.lock.pylock import format_lock, write_lock
 from imagebuilder.settings import Settings, load
 from tests.lock.conftest import Told, World
+from tests.support.command import trusting
 from tests.support.http_server import Server
 
 pytestmark = pytest.mark.network
@@ -76,7 +77,12 @@ def _uvs_own(real: World, requirements: list[str]) -> dict[str, str]:
     if real.settings.default_index:
         arguments += ["--default-index", real.settings.default_index]
     done = subprocess.run(
-        [uv.find_uv_bin(), *arguments], cwd=real.folder, capture_output=True, text=True, check=False
+        [uv.find_uv_bin(), *arguments],
+        cwd=real.folder,
+        env=trusting(),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     best: dict[str, str] = {}

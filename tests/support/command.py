@@ -183,6 +183,15 @@ def _release(python: Path) -> str:
     return done.stdout.strip()
 
 
+def trusting() -> dict[str, str]:
+    """This environment, for uv and requests: they do not see the authority that pip's configuration names."""
+    from imagebuilder.settings import load
+
+    bundle = load(os.environ).ca_bundle
+    names = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE") if bundle else ()
+    return {**os.environ, **dict.fromkeys(names, str(bundle))}
+
+
 def install(wheel: Path, folder: Path, python: Path, *more: str) -> Path:
     """Install a wheel of imagebuilder with its dependencies into a fresh environment; its interpreter.
 
@@ -194,7 +203,7 @@ def install(wheel: Path, folder: Path, python: Path, *more: str) -> Path:
 
     program = uv.find_uv_bin()
     index = load(os.environ).default_index
-    quiet = {**os.environ, "UV_NO_PROGRESS": "1", **({"UV_DEFAULT_INDEX": index} if index else {})}
+    quiet = {**trusting(), "UV_NO_PROGRESS": "1", **({"UV_DEFAULT_INDEX": index} if index else {})}
     subprocess.run([program, "venv", "--quiet", "--python", str(python), str(folder)], check=True, env=quiet)
     installed = folder / "bin" / "python"
     words = [program, "pip", "install", "--quiet", "--python", str(installed), str(wheel), *more]

@@ -56,6 +56,7 @@ def command(
     Every installed package is compared with the wheels of its index, file by file. What was changed by hand
     becomes a patch; what cannot be locked is named with what to do about it, and the exit code then is 12.
     """
+    from imagebuilder.files import check_writable
     from imagebuilder.snapshot.make import Means, take_snapshot, with_name, write_snapshot
     from imagebuilder.snapshot.sources import stack_name
 
@@ -64,13 +65,15 @@ def command(
             "what is to be taken a snapshot of?", wanted="one of --python PATH, --image REF, --container ID"
         )
     wishes = _wishes(context, name, with_python=bool(python), **more)
+    folder = context.cwd / (output or Path("stacks"))
+    if not dry_run:
+        check_writable(folder / "stack")
     means = Means.of(context.settings, context.cache, context.reporter)
     source = {"python": python, "image": image, "container": container}
     with _environment(context, means, **source, prefix=prefix, platform=platform) as environment:
         if not name:
             wishes = with_name(wishes, stack_name(environment.name))
         snapshot = take_snapshot(environment, wishes, means)
-    folder = context.cwd / (output or Path("stacks"))
     if not dry_run:
         write_snapshot(snapshot, folder, force=force)
     report = snapshot.report
@@ -117,7 +120,7 @@ def _environment(
         yield sources.image_here(context.cwd / image, image, prefix, means)
     elif image:
         ref = sources.reference(image)
-        engine = None if context.offline else sources.engine_or_none(os.environ)
+        engine = None if context.offline else sources.engine_or_none(os.environ, context.reporter.note)
         with engine or nullcontext():
             if engine is not None and engine.id_of(ref):
                 context.reporter.note(f"{ref} as the engine has it")

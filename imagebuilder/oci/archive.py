@@ -15,7 +15,7 @@ from typing import IO, BinaryIO
 
 from imagebuilder.cache import Cache
 from imagebuilder.errors import ArtefactUnusable, UsageProblem
-from imagebuilder.files import new_file
+from imagebuilder.files import check_writable, new_file
 from imagebuilder.oci.descriptor import MAX_MANIFEST
 from imagebuilder.oci.image import Image
 from imagebuilder.oci.layout import (
@@ -75,6 +75,7 @@ def stream_archive(out: BinaryIO, image: Image, names: Sequence[ImageRef] = ()) 
 
 
 def _check_archive_place(file: Path) -> None:
+    check_writable(file)
     if not (file.is_symlink() or file.exists()):
         return
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -133,11 +133,12 @@ def reference(text: str) -> ImageRef:
         ) from None
 
 
-def engine_or_none(environment: Mapping[str, str]) -> Engine | None:
-    """The engine that this environment leads to; None where none answers."""
+def engine_or_none(environment: Mapping[str, str], note: Callable[[str], None]) -> Engine | None:
+    """The engine that this environment leads to; None where none answers, and the reason to `note`."""
     from imagebuilder.builders.docker.engine import Engine
 
     try:
         return Engine.connect(environment)
-    except MachineLacks:
+    except MachineLacks as error:
+        note(f"{error.what}: the image is looked for in its registry only")
         return None

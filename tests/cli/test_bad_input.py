@@ -689,7 +689,12 @@ def test_a_current_folder_that_is_read_only(machine: Machine) -> None:
     with mounted(machine.root / "cwd", "size=1m") as disk:
         shutil.copytree(machine.work / "stacks", disk / "stacks")
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-        places = {BUILD: "images/s", LOCK: "pylock", FETCH: "stacks/wheels"}
+        places = {
+            BUILD: "images/s",
+            (*BUILD, "--output", "new.tar"): "new.tar",
+            LOCK: "pylock",
+            FETCH: "stacks/wheels",
+        }
         for words, place in places.items():  # said before anything is done, not after hours
             outcome = machine.run(*words, "s", "--progress", "plain", cwd=disk)
             settled(

@@ -50,6 +50,16 @@ def test_paths_that_are_none(place: Place) -> None:
     assert outcome.code == 2 and "Permission denied" in outcome.err
 
 
+def test_a_place_that_cannot_be_written_is_known_before(place: Place) -> None:
+    blocked = place.folder / "file"
+    blocked.touch()
+    for more in ((), ("--dry-run",)):
+        outcome = place.call(
+            "snapshot", "--python", "/nonexistent/python", "--output", str(blocked / "below"), *more
+        )
+        assert outcome.code == (2 if more else 6) and ("--output" in outcome.err) != bool(more), outcome.err
+
+
 def test_an_empty_environment_has_nothing_to_lock(place: Place) -> None:
     outcome = place.snapshot()
     assert outcome.code == 12 and "no package of" in outcome.err

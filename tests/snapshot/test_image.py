@@ -214,6 +214,7 @@ def test_an_archive_and_a_registry_give_the_same(
         assert (place.stacks / "serve-1.toml").is_file()
         gone = snapshot(place, f"{registry.host}/team/none:1")
         assert gone.code == 13, gone.err
+        assert "no Docker Engine answers" in gone.err and "in its registry only" in gone.err
 
 
 @pytest.mark.skipif(PYTHON not in SUITES, reason="Debian has 3.11 and 3.13")

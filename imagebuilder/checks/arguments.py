@@ -20,6 +20,20 @@ def commands(stack: Stack) -> Iterator[tuple[str, tuple[str, ...]]]:
     yield "image.command", stack.image.command
 
 
+def keys_with(stack: Stack, wanted: str) -> list[str]:
+    """The keys of the stack file under which `--flag`, or `--option=value`, stands."""
+    acceptance = stack.acceptance
+    written = {
+        "acceptance.arguments": acceptance.arguments if acceptance else (),
+        "acceptance.baseline.arguments": acceptance.baseline.arguments if acceptance else (),
+        "acceptance.eagle3.arguments": acceptance.eagle3.arguments if acceptance else (),
+        "deploy.docker.command": stack.deploy_docker.command if stack.deploy_docker else (),
+        "deploy.kubernetes.command": stack.deploy_kubernetes.command if stack.deploy_kubernetes else (),
+        "image.command": stack.image.command,
+    }
+    return [key for key, arguments in written.items() if has(arguments, wanted)]
+
+
 def value_of(arguments: Sequence[str], option: str) -> str | None:
     """What an option is given, `--option value` or `--option=value`; empty: a bare flag; None: not there."""
     for i, argument in enumerate(arguments):

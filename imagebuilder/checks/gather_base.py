@@ -87,8 +87,10 @@ def _find(stack: Stack, lock: Lock, settings: Settings, cache: Cache, read: bool
     try:
         return resolve_base(ref, platform, settings=replace(settings, offline=True), cache=cache)
     except (ArtefactUnusable, MachineLacks):
-        if settings.offline or (not read and _was_unreachable(str(ref), cache)):
+        if settings.offline:
             raise
+        if not read and (why := _was_unreachable(str(ref), cache)):
+            raise ArtefactUnusable(why, hint="--read-base asks again") from None
     try:
         return resolve_base(ref, platform, settings=settings, cache=cache)
     except (ArtefactUnusable, MachineLacks) as error:
@@ -97,9 +99,12 @@ def _find(stack: Stack, lock: Lock, settings: Settings, cache: Cache, read: bool
         raise
 
 
-def _was_unreachable(ref: str, cache: Cache) -> bool:
+def _was_unreachable(ref: str, cache: Cache) -> str:
+    """Why, where its registry did not answer within the last hour; else empty."""
     record = cache.read_record(_UNREACHABLE, ref)
-    return record is not None and 0 <= time.time() - json.loads(record)["at"] < _AGAIN
+    said = json.loads(record) if record else {"at": 0.0}
+    age = time.time() - said["at"]
+    return f"{said['why']} ({age / 60:.0f} minutes ago)" if 0 <= age < _AGAIN else ""
 
 
 def _read(base: BaseImage, settings: Settings, cache: Cache, reporter: Reporter) -> list[LayerFacts | None]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-from imagebuilder.checks.arguments import commands, has
+from imagebuilder.checks.arguments import keys_with
 from imagebuilder.checks.model import Check, Code, Finding
 from imagebuilder.checks.subject import Subject
 from imagebuilder.facts.gpu import GpuCode, coverage
@@ -124,18 +124,18 @@ def _library(subject: Subject, name: str, path: str, code: GpuCode, gpu: GpuArch
         path=path,
     )
     for chosen in feature["arguments"] if feature else ():
-        for key, arguments in commands(subject.stack):
-            if has(arguments, chosen):
-                yield Finding(
-                    code=ARGUMENT.code,
-                    severity=ARGUMENT.severity,
-                    what=f"{chosen.replace('=', ' ')} is asked for, but {path} has no code for {gpu}",
-                    evidence=evidence,
-                    fix=f"remove it from {key}",
-                    package=name,
-                    path=path,
-                    key=key,
-                )
+        keys = keys_with(subject.stack, chosen)
+        if keys:
+            yield Finding(
+                code=ARGUMENT.code,
+                severity=ARGUMENT.severity,
+                what=f"{chosen.replace('=', ' ')} is asked for, but {path} has no code for {gpu}",
+                evidence=(*evidence, *(f"{key} has it" for key in keys)),
+                fix=f"another backend than that, in {', '.join(keys)}",
+                package=name,
+                path=path,
+                key=keys[0],
+            )
 
 
 def _feature(subject: Subject, path: str) -> Mapping[str, Any] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from imagebuilder.checks.model import Check, Code, Finding, Severity
@@ -120,10 +120,15 @@ def _at_their_origin(subject: Subject, own: Mapping[str, _Fault]) -> Iterator[_F
                 victims.setdefault(origin, []).append(fault)
     for path, theirs in victims.items():
         mine = own.get(path)
-        verdict = _of(subject, path, theirs[0].loading.best.outcome)
-        wheel, others = subject.environment.owner[path], mine.loading.verdicts[1:] if mine else ()
+        whole = theirs[0].loading.best.outcome
+        if mine:
+            verdict = replace(mine.loading.best, outcome=_of(path, whole))
+            loading = replace(mine.loading, verdicts=(verdict, *mine.loading.verdicts[1:]))
+        else:
+            verdict = Verdict(path=subject.environment.relative(path), outcome=_of(path, whole))
+            loading = Loading(wheel=subject.environment.owner[path], verdicts=(verdict,))
         yield _Fault(
-            loading=Loading(wheel=wheel, verdicts=(verdict, *others)),
+            loading=loading,
             plugin=all(victim.plugin for victim in theirs),
             feature=mine.feature if mine else "",
             with_it=tuple(v.loading.best.path for v in theirs if v is not mine),
@@ -138,15 +143,14 @@ def _missing(outcome: Outcome) -> Iterator[MissingLibrary | MissingVersion | Mis
         yield from outcome.symbols
 
 
-def _of(subject: Subject, path: str, outcome: Outcome) -> Verdict:
+def _of(path: str, outcome: Outcome) -> Outcome:
     """What this library itself wants, of all that was missing when another one, or it, was loaded."""
-    mine = Outcome(
+    return Outcome(
         path=path,
         libraries=tuple(m for m in outcome.libraries if m.wanted_by == path),
         versions=tuple(m for m in outcome.versions if m.wanted_by == path),
         symbols=tuple(m for m in outcome.symbols if m.wanted_by == path),
     )
-    return Verdict(path=subject.environment.relative(path), outcome=mine)
 
 
 def _rpaths(subject: Subject) -> Iterator[Finding]:
@@ -212,7 +216,7 @@ def _findings(subject: Subject, fault: _Fault) -> Iterator[Finding]:
             UNDEFINED,
             f"{name} wants {symbols[0]}, which nothing defines",
             (*shown, *more, *near, *others),
-            _releases_hint(loading, near),
+            _releases_hint(subject, verdict, loading.wheel, near),
         )
     for risk in verdict.risks:
         yield _layout(subject, at, name, risk, others)
@@ -283,6 +287,7 @@ def _where(subject: Subject, missing: Sequence[str]) -> str:
         parts.append(f"[system] packages += {', '.join(packages)}")
     off_path: dict[str, list[str]] = {}  # by folder
     builds: dict[str, None] = {}
+    unknown = []
     for name in missing:
         if name in subject.tables.sonames:
             continue
@@ -291,14 +296,18 @@ def _where(subject: Subject, missing: Sequence[str]) -> str:
         if name in known:
             off_path.setdefault(subject.in_base.get(name, "its folder"), []).append(name)
         else:
-            builds.update(dict.fromkeys(sorted(n for n in known if n.startswith(stem))[:3]))
+            others = sorted(n for n in known if n.startswith(stem))[:3]
+            builds.update(dict.fromkeys(others))
+            unknown += [] if others else [name]
     for folder, names in off_path.items():
         are = "is" if len(names) == 1 else "are"
         said = f"{', '.join(names)} {are} in the image but not on the path"
         parts.append(f"{said}: add {folder} to LD_LIBRARY_PATH")
     if builds:
         parts.append(f"the set has {', '.join(builds)}: take a build for that")
-    return "; ".join(parts) or MISSING.remedy
+    if unknown:
+        parts.append(f"install what has {', '.join(unknown)}, or put its folder on the search path")
+    return "; ".join(parts)
 
 
 def _defined_in(subject: Subject, symbol: str) -> str:
@@ -334,13 +343,14 @@ def _neighbours(subject: Subject) -> Iterator[str]:
                 yield subject.environment.absolute(path)
 
 
-def _releases_hint(loading: Loading, near: Sequence[str]) -> str:
-    if near:
-        neighbour = near[0].split("/")[0]
-        return (
-            f"imagebuilder matrix {loading.wheel} --against {neighbour} lists the releases that go together"
-        )
-    return UNDEFINED.remedy
+def _releases_hint(subject: Subject, verdict: Verdict, wheel: str, near: Sequence[str]) -> str:
+    """Which question to ask: of the package that defines something near, else of one that it needs."""
+    needed = subject.environment.files.libraries[verdict.outcome.path].needed
+    owners = {subject.environment.owner[p] for n in needed for p in subject.environment.siblings(n)}
+    others = [near[0].split("/")[0]] if near else sorted(owners - {wheel})
+    if not others:
+        return f"another release of {wheel}, or of what it was built against: imagebuilder recon {wheel}"
+    return f"imagebuilder matrix {wheel} --against {others[0]} lists the releases that go together"
 
 
 CHECK = Check(run=run, codes=(UNDEFINED, SCOPE, RPATH, VERSION, MISSING, PLUGIN, CRASH, DOUBT))

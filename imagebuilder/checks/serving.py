@@ -8,7 +8,7 @@ from typing import Any, cast
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from imagebuilder.checks.arguments import commands, has, value_of
+from imagebuilder.checks.arguments import commands, keys_with, value_of
 from imagebuilder.checks.model import Check, Code, Finding, Severity
 from imagebuilder.checks.subject import Subject
 
@@ -60,7 +60,7 @@ def run(subject: Subject) -> Iterator[Finding]:
     for key, arguments in commands(subject.stack):
         if table:
             yield from _numbers(key, arguments, table)
-            yield from _unsupported(subject, key, arguments, table)
+    yield from _unsupported(subject, table)
     if table and subject.stack.acceptance:
         yield from _fair(subject, table)
     for row in subject.tables.issues:
@@ -90,13 +90,12 @@ def _numbers(key: str, arguments: tuple[str, ...], table: Mapping[str, Any]) -> 
         )
 
 
-def _unsupported(
-    subject: Subject, key: str, arguments: tuple[str, ...], table: Mapping[str, Any]
-) -> Iterator[Finding]:
+def _unsupported(subject: Subject, table: Mapping[str, Any]) -> Iterator[Finding]:
     for row in table.get("unsupported", ()):
         version = subject.version_of.get(row["package"])
         hit = [g for g in subject.stack.target.gpus if g.capability[0] in row["capability-majors"]]
-        if not (version and hit and has(arguments, row["argument"])):
+        keys = keys_with(subject.stack, row["argument"])
+        if not (version and hit and keys):
             continue
         if version not in SpecifierSet(row["versions"], prereleases=True):
             continue
@@ -110,10 +109,10 @@ def _unsupported(
             code=UNSUPPORTED.code,
             severity=UNSUPPORTED.severity,
             what=f"{row['argument']} does not work on {hit[0]} with {row['package']} {version}: {row['why']}",
-            evidence=(row["source"],),
-            fix=UNSUPPORTED.remedy,
+            evidence=(row["source"], *(f"{key} has it" for key in keys)),
+            fix=f"remove it from {', '.join(keys)}, or patch the package",
             package=row["package"],
-            key=key,
+            key=keys[0],
         )
 
 

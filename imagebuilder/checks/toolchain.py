@@ -109,7 +109,7 @@ def _bundled(subject: Subject, row: Mapping[str, Any]) -> Iterator[Finding]:
                 code=ABSENT.code,
                 severity=ABSENT.severity,
                 what=f"{variable} leads to {path}, which nothing brings",
-                evidence=(f"{len(tools)} compilers are in wheels: {', '.join(tools[:3])}",),
+                evidence=(f"compilers in wheels: {', '.join(tools[:3]) or 'none'}",),
                 fix=ABSENT.remedy,
                 key=f"env.{variable}",
             )

@@ -13,6 +13,7 @@ from packaging.version import Version
 from imagebuilder.checks.model import Check, Code, Finding
 from imagebuilder.checks.subject import Subject
 from imagebuilder.lock.model import HASH_COMPUTED, Wheel
+from imagebuilder.settings import DEFAULT
 
 _STALE_DAYS = 45
 _DATE = re.compile(r"(20\d\d)(\d\d)(\d\d)")
@@ -57,7 +58,7 @@ UNHASHED = Code(
 ELSEWHERE = Code(
     code="index.wrong-index",
     severity="error",
-    meaning="a package that the stack binds to one index was locked from another",
+    meaning="a package was locked from another index than the stack lets it come from",
     consequence="another file of the same name may be installed, or another build of it",
     remedy="imagebuilder lock",
 )
@@ -147,12 +148,22 @@ def _origin(subject: Subject, wheel: Wheel) -> Iterator[Finding]:
             ELSEWHERE, wheel, f"{wheel.name} is bound to index {layer.index}, but is from {wheel.index}",
             (wheel.filename,),
         )  # fmt: skip
+    elif wheel.url is None and wheel.index not in _open_to(subject, layer.index if layer else None):
+        yield _finding(
+            ELSEWHERE, wheel, f"{wheel.name} is from index {wheel.index}, which it is not bound to",
+            (wheel.filename,),
+        )  # fmt: skip
     if wheel.name in subject.gone:
         what = f"{wheel.filename} is not on the index {wheel.index} any more"
         yield _finding(GONE, wheel, what, (subject.gone[wheel.name],))
     if wheel.name in subject.yanked:
         what = f"{wheel.filename} was yanked from the index {wheel.index}"
         yield _finding(YANKED, wheel, what, (f"its reason: {subject.yanked[wheel.name]}",))
+
+
+def _open_to(subject: Subject, bound: str | None) -> set[str | None]:
+    """The indexes that a package may come from: the one it is bound to, else those that are not explicit."""
+    return {bound} if bound else {DEFAULT, *(i.name for i in subject.stack.indexes if not i.explicit)}
 
 
 def _downgrades(subject: Subject) -> Iterator[Finding]:

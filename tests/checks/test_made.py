@@ -261,6 +261,26 @@ def test_capabilities_of_the_driver(tmp_path: Path) -> None:
     assert found["driver.capability-absent"].severity == "error"
 
 
+def test_what_is_missing_is_told_with_what_to_do(tmp_path: Path) -> None:
+    """A library that nobody knows beside one that a system package has; a symbol beside its neighbour."""
+    strange = library(needed=("libghost.so.3", "libnuma.so.1"))
+    near = wheel(elf={"near/libnear.so": library(soname="libnear.so")})
+    wanting = library(needed=("libnear.so",), runpath=("$ORIGIN/../near",), wanted=(Wanted(name="far_off"),))
+    facts = {
+        "strange": wheel(elf={"strange/_s.abi3.so": strange}),
+        "near": near,
+        "wanting": wheel(elf={"wanting/_w.abi3.so": wanting}),
+        "alone": wheel(elf={"alone/_a.abi3.so": library(wanted=(Wanted(name="far_off"),))}),
+    }
+    found = {(f.code, f.package): f for f in find(made_subject(facts, tmp_path, without=["libnuma.so.1"]))}
+    assert found["lib.missing", "strange"].fix == (
+        "[system] packages += libnuma1; install what has libghost.so.3, or put its folder on the search path"
+    )
+    told = found["abi.undefined-symbol", "wanting"].fix
+    assert told == "imagebuilder matrix wanting --against near lists the releases that go together"
+    assert found["abi.undefined-symbol", "alone"].fix.endswith("imagebuilder recon alone")
+
+
 def test_a_folder_of_stubs_in_the_base_environment(tmp_path: Path) -> None:
     subject = made_subject({"made": wheel()}, tmp_path)
     env = tuple((k, v) for k, v in subject.stack.env if k != "LD_LIBRARY_PATH")

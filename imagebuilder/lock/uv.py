@@ -105,7 +105,9 @@ def ask(question: Question, settings: Settings, reporter: Reporter) -> tuple[Ans
         if done.returncode < 0:
             raise MachineLacks(
                 f"uv was ended while it resolved {question.stack_name}",
-                seen=signal.strsignal(-done.returncode) or f"signal {-done.returncode}",
+                seen="; ".join(
+                    [signal.strsignal(-done.returncode) or "", *redact(done.stderr).splitlines()[:1]]
+                ),
                 hint="is memory short? the kernel ends a process then (dmesg)",
             )
         if done.returncode != 0:

@@ -413,3 +413,14 @@ def test_a_cache_that_cannot_be_written(world: World) -> None:
     blocked.write_text("not a folder")
     with pytest.raises(MachineLacks, match="cannot be written"):
         world.elsewhere(cache_dir=blocked).lock(world.stack("app"))
+
+
+def test_uv_is_ended_by_the_kernel(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.put("app", "1.0")
+    program = world.folder / "uv"
+    program.write_text("#!/bin/sh\necho out of memory >&2; kill -KILL $$\n")
+    program.chmod(0o755)
+    monkeypatch.setattr("imagebuilder.lock.uv._uv_binary", lambda: str(program))
+    with pytest.raises(MachineLacks, match="uv was ended") as caught:
+        world.lock(world.stack("app"))
+    assert caught.value.seen == "Killed; out of memory" and "memory" in caught.value.hint

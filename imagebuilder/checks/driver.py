@@ -154,6 +154,7 @@ def _found(subject: Subject, soname: str) -> dict[str, str]:
     files = environment.files
     folders = {files.place(f): "LD_LIBRARY_PATH" for f in reversed(files.ld_library_path)}
     folders = {**{files.place(f): f for f in files.default_dirs}, **folders}
+    folders = {**{files.place(f): f"the RPATH of {user}" for f, user in _rpaths(subject, soname)}, **folders}
     stem = soname.partition(".so")[0] + ".so"
     inside = [p for p in subject.system.libraries if posixpath.basename(p).startswith(stem)]
     here = [p for p in inside if soname in (posixpath.basename(p), subject.system.libraries[p].soname)]
@@ -164,6 +165,16 @@ def _found(subject: Subject, soname: str) -> dict[str, str]:
     }
     cached = files.resolve(files.cache.get(soname, ""))
     return {**found, **({cached: "/etc/ld.so.cache"} if cached and cached not in found else {})}
+
+
+def _rpaths(subject: Subject, soname: str) -> Iterator[tuple[str, str]]:
+    """(folder, library) for every folder in which a library that needs this one looks by itself."""
+    for facts in subject.facts.values():
+        for path, elf in facts.elf.items():
+            origin = posixpath.dirname(subject.environment.absolute(path))
+            for folder in (*elf.rpath, *elf.runpath) if soname in elf.needed else ():
+                plain = folder.replace("${ORIGIN}", origin).replace("$ORIGIN", origin)
+                yield posixpath.normpath(plain), path
 
 
 def _compat(subject: Subject) -> Iterator[Finding]:

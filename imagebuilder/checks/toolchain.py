@@ -210,11 +210,16 @@ def _base_release(subject: Subject, path: str) -> str | None:
 
 
 def _names(subject: Subject, release: str) -> tuple[str, ...]:
-    """Names that a ptxas of this release knows, of those that the table has; older ones are known to all."""
+    """Names that a ptxas of this release knows, of those that the table has; older ones are known to all.
+
+    Of a GPU newer than all in the table, only a release that is newer than all may know the name.
+    """
     table: Mapping[str, list[str]] = subject.tables.toolchain.get("first", {})
     new = {name for names in table.values() for name in names}
     known = [n for first, names in table.items() if Release(first) <= Release(release) for n in names]
-    old = [str(g) for g in subject.stack.target.gpus if str(g) not in new]
+    newest = max((GpuArch.parse(name).number for name in new), default=0)
+    beyond = all(Release(first) < Release(release) for first in table)
+    old = [str(g) for g in subject.stack.target.gpus if str(g) not in new and (g.number < newest or beyond)]
     return (*known, *old)
 
 

@@ -261,6 +261,19 @@ def test_capabilities_of_the_driver(tmp_path: Path) -> None:
     assert found["driver.capability-absent"].severity == "error"
 
 
+def test_a_driver_beside_what_looks_there_by_itself(tmp_path: Path) -> None:
+    """No search path leads to it, but the RPATH of the library that needs it does."""
+    cuda = library(soname="libcuda.so.1")
+    for runpath, told in ((("$ORIGIN/lib",), True), (("$ORIGIN/../elsewhere",), False)):
+        needing = library(needed=("libcuda.so.1",), runpath=runpath)
+        elf = {"made/_m.abi3.so": needing, "made/lib/libcuda.so.1": cuda}
+        found = codes(made_subject({"made": wheel(elf=elf)}, tmp_path))
+        assert ("lib.shadows-driver" in found) is told
+        if told:
+            assert found["lib.shadows-driver"].path == "made/lib/libcuda.so.1"
+            assert found["lib.shadows-driver"].evidence[1] == "found through the RPATH of made/_m.abi3.so"
+
+
 def test_what_is_missing_is_told_with_what_to_do(tmp_path: Path) -> None:
     """A library that nobody knows beside one that a system package has; a symbol beside its neighbour."""
     strange = library(needed=("libghost.so.3", "libnuma.so.1"))

@@ -7,7 +7,7 @@ TESTS  ?= tests
 JOBS   ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint type bench golden package clean
+.PHONY: help setup demo test check lint type bench whole golden package clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ check: lint type test  ## exactly what CI runs
 
 bench: setup  ## ratios against pip, uv and docker build, measured in one run
 	$(BIN)/python -m benchmarks
+
+whole: setup  ## the stacks of full size, built, loaded into engines and used: 10 GB to download, 25 GB of disk, a quarter of an hour
+	IMAGEBUILDER_WHOLE=1 IMAGEBUILDER_REQUIRE_DOCKER=1 $(BIN)/python -m pytest tests/story/test_whole.py -n 0 -v
 
 golden: setup  ## regenerate the files that tests compare with
 	$(BIN)/python scripts/golden.py

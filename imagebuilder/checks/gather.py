@@ -10,7 +10,7 @@ from pathlib import Path
 from imagebuilder.cache import Cache
 from imagebuilder.checks import kept, registry
 from imagebuilder.checks.gather_base import SeenBase, see_base
-from imagebuilder.checks.gather_wheels import see_wheels
+from imagebuilder.checks.gather_wheels import WORKERS, see_wheels
 from imagebuilder.checks.model import Finding
 from imagebuilder.checks.subject import Subject
 from imagebuilder.checks.system import assumed_packages, assumed_system
@@ -21,8 +21,9 @@ from imagebuilder.facts.environment import SystemFacts
 from imagebuilder.facts.layer import LayerFacts
 from imagebuilder.facts.record import WheelFacts
 from imagebuilder.facts.store import FactStore
+from imagebuilder.index.parallel import in_parallel
 from imagebuilder.lock.fetch import adopt_wheels, fetch
-from imagebuilder.lock.model import Lock
+from imagebuilder.lock.model import DebPackage, Lock
 from imagebuilder.lock.target import target_facts
 from imagebuilder.plan.model import Plan
 from imagebuilder.progress import Reporter, Silent
@@ -167,4 +168,8 @@ def _debs(
         except ArtefactUnusable as error:
             reporter.warn(f"the Debian packages cannot be read, so their libraries are assumed: {error.what}")
             return None
-    return [deb_facts(files[deb.sha256], deb.sha256, deb.name, cache) for deb in lock.debs]
+
+    def one(deb: DebPackage) -> DebFacts:
+        return deb_facts(files[deb.sha256], deb.sha256, deb.name, cache)
+
+    return in_parallel(reporter, "reading the Debian packages", one, lock.debs, workers=WORKERS)

@@ -15,16 +15,16 @@ from imagebuilder.facts.patched import apply_patches
 from imagebuilder.facts.record import WheelFacts
 from imagebuilder.facts.store import FactStore
 from imagebuilder.facts.wheel import Wheel as OpenWheel
-from imagebuilder.index.http import Denied, NotFound, Session, Unreachable, session
+from imagebuilder.index.http import NotFound, Session, session
 from imagebuilder.index.parallel import in_parallel
-from imagebuilder.index.ranged import RangedFile
+from imagebuilder.index.ranged import REMOTE_FAULTS, RangedFile
 from imagebuilder.index.simple import Indexes
 from imagebuilder.lock.model import Lock, Wheel
 from imagebuilder.progress import Reporter
 from imagebuilder.settings import Settings
 from imagebuilder.stack.model import Stack
 
-_WORKERS = 4  # reading facts is mostly inflating and hashing
+WORKERS = 4  # threads: reading facts is mostly unpacking, which does not hold the interpreter's lock
 _YANKED, _PATCHED = "yanked-1", "patches-apply-1"
 
 
@@ -53,7 +53,7 @@ def see_wheels(
 
         largest_first = sorted(lock.wheels, key=lambda w: -w.size)
         label = f"reading the wheels of {stack.name}"
-        in_parallel(reporter, label, one, largest_first, workers=_WORKERS, unit="wheel")
+        in_parallel(reporter, label, one, largest_first, workers=WORKERS, unit="wheel")
         if reader.store.received:
             reporter.note(f"read {reader.store.received / 1e6:.0f} MB of wheels by ranges")
         return reader.seen
@@ -97,6 +97,7 @@ class _Reader:
         url = self._indexes.address_of(name, index, wheel.filename, wheel.sha256)
         said = next(f.yanked for f in self._indexes.project(name, index) if f.filename == wheel.filename)
         reason = b"" if said is None else said.strip().encode() or b"without a reason"
+        self._indexes.forget(name, index)
         self._cache.write_record(_YANKED, f"{index} {wheel.sha256.hex}", reason)
         return url
 
@@ -128,7 +129,7 @@ class _Reader:
             opened = stack.enter_context(OpenWheel.open(source, wheel.filename))
             try:
                 apply_patches(opened, patches)
-            except (NotFound, Unreachable, Denied):
+            except REMOTE_FAULTS:
                 raise
             except ArtefactUnusable as error:
                 said = {"what": error.what, "seen": error.seen or "", "wanted": error.wanted or ""}

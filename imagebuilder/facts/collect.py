@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import re
-import tempfile
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import IO, cast
 
 from imagebuilder.errors import ArtefactUnusable
 from imagebuilder.facts.elf import ElfFacts, Seekable, read_elf
+from imagebuilder.facts.elfplaces import late_tables
 from imagebuilder.facts.gpu import FatbinWatch, GpuCode, read_gpu
-from imagebuilder.facts.member import Deflated, Stored
+from imagebuilder.facts.member import Packed, Stored, unwatched
 from imagebuilder.facts.prefix import read_front
 from imagebuilder.facts.pyloader import LOADER_MODULE, MAX_SOURCE, literals, preloads
 from imagebuilder.facts.record import FileFact, Literal, Preload, WheelFacts
 from imagebuilder.facts.tools import TOOL, Tool, read_tool
 from imagebuilder.facts.wheel import Wheel
-from imagebuilder.facts.ziparchive import Member
+from imagebuilder.facts.ziparchive import STORED, Member
+from imagebuilder.index.ranged import REMOTE_FAULTS
 
 _BINARY = re.compile(r"(\.so(\.[\w.]+)?|\.cubin|\.fatbin|(^|/)bin/[^/.]+)$")
 _GPU_FILE = re.compile(r"\.(cubin|fatbin)$")
@@ -35,6 +35,11 @@ def installed_path(path: str) -> str:
     if kind in ("purelib", "platlib"):
         return rest
     return _PREFIX + {"data": "", "scripts": "bin/", "headers": "include/"}[kind] + rest
+
+
+def reads_whole(path: str) -> bool:
+    """Whether facts are read from the contents of a member of this path: a library, a program, GPU code."""
+    return bool(_BINARY.search(installed_path(path)))
 
 
 def collect(
@@ -81,6 +86,8 @@ class _Collector:
             if _BINARY.search(path):
                 try:
                     self._binary(member, path)
+                except REMOTE_FAULTS:
+                    raise
                 except ArtefactUnusable as error:
                     self._problems.append((path, f"{error.what}: {error.seen}"))
             elif LOADER_MODULE.search(path) and member.size <= MAX_SOURCE:
@@ -97,15 +104,16 @@ class _Collector:
             if not _BINARY.search(path) or _GPU_FILE.search(path) or (whole and name not in whole):
                 continue
             try:
-                with ExitStack() as stack:
-                    file = self._file(member, stack, FatbinWatch())
-                    facts = None if whole else read_front(file, name)
-                    if facts is None and member.size <= most:
-                        facts = read_elf(file, path)
+                file = self._file(member)
+                facts = None if whole else read_front(file, name)
+                if facts is None and member.size <= most:
+                    facts = read_elf(file, path)
                 if facts is not None:
                     self._elf[path] = facts
                 elif member.size > most:
                     self._problems.append((path, "its front does not tell what it needs"))
+            except REMOTE_FAULTS:
+                raise
             except ArtefactUnusable as error:
                 self._problems.append((path, f"{error.what}: {error.seen}"))
         return replace(self._result(), files={p: f for p, f in self._files().items() if _BINARY.search(p)})
@@ -130,36 +138,32 @@ class _Collector:
 
     def _binary(self, member: Member, path: str) -> None:
         watch = FatbinWatch()
-        with ExitStack() as stack:
-            file = self._file(member, stack, watch)
-            if not _GPU_FILE.search(path):
-                facts = read_elf(file, path)
-                if facts is None:
-                    return
-                self._elf[path] = facts
-            if TOOL.search(path):
-                tool = read_tool(file, path)
-                self._tools.extend([tool] if tool else [])
-            code = read_gpu(file, path, watch)
-            if code is not None:
-                self._gpu[path] = code
+        file = self._file(member, unwatched if path.endswith(".cubin") else watch.feed)
+        if isinstance(file, Packed):
+            file.remember(*late_tables(file))
+        if not _GPU_FILE.search(path):
+            facts = read_elf(file, path)
+            if facts is None:
+                return
+            self._elf[path] = facts
+        if TOOL.search(path):
+            tool = read_tool(file, path)
+            self._tools.extend([tool] if tool else [])
+        code = read_gpu(file, path, watch)
+        if code is not None:
+            self._gpu[path] = code
 
-    def _file(self, member: Member, stack: ExitStack, watch: FatbinWatch) -> Seekable:
+    def _file(self, member: Member, watch: Callable[[int, bytes], None] = unwatched) -> Seekable:
         start = self._wheel.archive.data_start(member)
         source = cast(Seekable, self._source)
-        if member.method == 0:
+        if member.method == STORED:
             return Stored(source, start, member.size)
-        if member.method == 8:
-            return Deflated(
-                source,
-                start=start,
-                packed=member.compressed,
-                size=member.size,
-                what=member.path,
-                watch=watch.feed,
-            )
-        whole = tempfile.TemporaryFile()  # noqa: SIM115 - closed by the caller's stack
-        stack.enter_context(whole)  # bzip2 and its like: rare, and never large
-        for piece in self._wheel.stream(member):
-            whole.write(piece)
-        return whole
+        return Packed(
+            source,
+            method=member.method,
+            start=start,
+            packed=member.compressed,
+            size=member.size,
+            what=member.path,
+            watch=watch,
+        )

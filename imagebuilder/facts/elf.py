@@ -49,7 +49,7 @@ def symbol_hash(name: bytes) -> int:
     return int.from_bytes(blake2b(name, digest_size=8).digest(), "little")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Wanted:
     """One undefined symbol. version: empty where the reference has none; file: the library it names."""
 
@@ -165,10 +165,13 @@ class _Elf:
         machine = MACHINES.get(self._machine, f"machine {self._machine}")
         if not self._dynamic:
             return ElfFacts(machine=machine)
+        # In the order in which linkers and patchelf lay tables down: going back costs.
+        count = self._hash_count() if self._one(_SYMTAB) else 0
         self._strings = self._table(self._one(_STRTAB), self._one(_STRSZ))
+        indexes = self._indexes(count)
         versions, needs = self._version_needs()
         defs = self._version_defs()
-        wanted, exports, names = self._symbols(versions, defs)
+        wanted, exports, names = self._symbols(count, indexes, versions, defs)
         return ElfFacts(
             machine=machine,
             soname=self._text(self._one(_SONAME)) if _SONAME in self._dynamic else "",
@@ -290,23 +293,21 @@ class _Elf:
         seen.pop(0, None)
         return {number: turn for turn, number in enumerate(seen)}
 
+    def _hash_count(self) -> int:
+        """How many symbols there are, by a hash table: nothing in PT_DYNAMIC says so. 0: it does not tell."""
+        if _HASH not in self._dynamic:
+            return self._gnu_count()
+        return int(struct.unpack("<4xI", self._table(self._one(_HASH), 8))[0])
+
     def _count(self, referenced: Iterable[int]) -> int:
-        """How many symbols there are; nothing in PT_DYNAMIC says so directly."""
-        if _HASH in self._dynamic:
-            (count,) = struct.unpack_from("<I", self._table(self._one(_HASH), 8), 4)
-        else:
-            count = self._gnu_count()
-            if not count:
-                # A library without exports has an empty hash table: then the next table ends the symbols.
-                start, least = self._one(_SYMTAB), max(referenced, default=0) + 1
-                tables = [v for t in (_STRTAB, _VERSYM, _GNU_HASH) for v in self._dynamic.get(t, ())]
-                after = min((v for v in tables if v > start), default=start)
-                count = max(least, (after - start) // 24)
-                if _VERSYM in self._dynamic:
-                    count = max(least, min(count, self._offset(self._one(_VERSYM))[1] // 2))
-        if count > MAX_SYMBOLS:
-            raise self._bad(f"{count} symbols", f"at most {MAX_SYMBOLS}")
-        return int(count)
+        """How many, where nothing is exported and so no hash tells: the next table ends the symbols."""
+        start, least = self._one(_SYMTAB), max(referenced, default=0) + 1
+        tables = [v for t in (_STRTAB, _VERSYM, _GNU_HASH) for v in self._dynamic.get(t, ())]
+        after = min((v for v in tables if v > start), default=start)
+        count = max(least, (after - start) // 24)
+        if _VERSYM in self._dynamic:
+            count = max(least, min(count, self._offset(self._one(_VERSYM))[1] // 2))
+        return count
 
     def _gnu_count(self) -> int:
         """By the last chain of the hash table; 0 where nothing is exported."""
@@ -329,39 +330,44 @@ class _Elf:
             at += len(block) // 4
         raise self._bad("a hash chain without end", "chains inside the segment")
 
+    def _indexes(self, count: int) -> array[int]:
+        """The version index of each of so many symbols; none where the file has no versions."""
+        if count > MAX_SYMBOLS:
+            raise self._bad(f"{count} symbols", f"at most {MAX_SYMBOLS}")
+        return array("H", self._table(self._one(_VERSYM), 2 * count) if _VERSYM in self._dynamic else b"")
+
     def _symbols(
-        self, needs: dict[int, tuple[str, str]], defs: dict[int, str]
+        self, count: int, indexes: array[int], needs: dict[int, tuple[str, str]], defs: dict[int, str]
     ) -> tuple[tuple[Wanted, ...], Exports, bytes]:
         address = self._one(_SYMTAB)
         if not address:
             return (), NO_EXPORTS, b""
         referenced = self._referenced()
-        count = self._count(referenced)
-        has_index = _VERSYM in self._dynamic
-        indexes = array("H", self._table(self._one(_VERSYM), 2 * count)) if has_index else None
+        if not count:
+            count = self._count(referenced)
+            indexes = self._indexes(count)
         wanted: dict[int, Wanted] = {}
         found = _Definitions(defs)
-        number = 0
-        for chunk in self._chunks(address, 24 * count):
-            for name_at, info, other, section, value, _ in struct.iter_unpack("<IBBHQQ", chunk):
-                index = indexes[number] if indexes is not None else 1
-                if number and info >> 4 in _DEFINING_BINDS:
-                    if section == 0:
-                        version, file = needs.get(index & 0x7FFF, ("", ""))
-                        wanted[number] = Wanted(
-                            name=self._text(name_at),
-                            version=version,
-                            file=file,
-                            weak=info >> 4 == _WEAK,
-                            referenced=number in referenced,
-                        )
-                    elif (
-                        (value or section == 0xFFF1 or info & 15 == 6)
-                        and info & 15 in _DEFINING_TYPES
-                        and other & 3 not in (1, 2)
-                    ):
-                        found.add(self._name(name_at), index)
-                number += 1
+        rows = (r for c in self._chunks(address, 24 * count) for r in struct.iter_unpack("<IBBHQQ", c))
+        for number, (name_at, info, other, section, value, _) in enumerate(rows):
+            index = indexes[number] if indexes else 1
+            if not number or info >> 4 not in _DEFINING_BINDS:
+                continue
+            if section == 0:
+                version, file = needs.get(index & 0x7FFF, ("", ""))
+                wanted[number] = Wanted(
+                    name=self._text(name_at),
+                    version=version,
+                    file=file,
+                    weak=info >> 4 == _WEAK,
+                    referenced=number in referenced,
+                )
+            elif (
+                (value or section == 0xFFF1 or info & 15 == 6)
+                and info & 15 in _DEFINING_TYPES
+                and other & 3 not in (1, 2)
+            ):
+                found.add(self._name(name_at), index)
         in_turn = sorted(wanted, key=lambda n: (referenced.get(n, len(referenced)), n))
         return tuple(wanted[n] for n in in_turn if wanted[n].name), found.exports(), found.names()
 
@@ -371,26 +377,24 @@ class _Definitions:
 
     def __init__(self, defs: dict[int, str]) -> None:
         self._defs = {index: b"@" + version.encode() for index, version in defs.items()}
-        self._has_versions = bool(defs)
-        self._plain: set[int] = set()
-        self._versioned = array("Q")
-        self._names: set[bytes] = set()
+        self._found: list[tuple[bytes, int]] = []
 
     def add(self, name: bytes, index: int) -> None:
-        hashed = symbol_hash(name)
-        # A reference without version takes the base or oldest definition, or else the default one.
-        if not index & 0x8000 or index & 0x7FFF < 3:
-            self._plain.add(hashed)
-        if self._has_versions:
-            self._versioned.append(symbol_hash(name + self._defs.get(index & 0x7FFF, b"@")))
-        self._names.add(name)
+        self._found.append((name, index))
 
     def exports(self) -> Exports:
-        return Exports(
-            plain=array("Q", sorted(self._plain)),
-            versioned=array("Q", sorted(self._versioned)),
-            has_versions=self._has_versions,
-        )
+        # A reference without version takes the base or oldest definition, or else the default one.
+        plain = {name for name, index in self._found if not index & 0x8000 or index & 0x7FFF < 3}
+        versioned = (n + self._defs.get(i & 0x7FFF, b"@") for n, i in self._found if self._defs)
+        return Exports(plain=_hashes(plain), versioned=_hashes(versioned), has_versions=bool(self._defs))
 
     def names(self) -> bytes:
-        return zlib.compress(b"\n".join(sorted(self._names)), 6) if self._names else b""
+        names, packer = sorted({name for name, _ in self._found}), zlib.compressobj(6)
+        pieces = (names[at : at + 4096] for at in range(0, len(names), 4096))
+        packed = [packer.compress(b"\n" * (n > 0) + b"\n".join(piece)) for n, piece in enumerate(pieces)]
+        return b"".join([*packed, packer.flush()]) if names else b""
+
+
+def _hashes(names: Iterable[bytes]) -> array[int]:
+    """The sorted `symbol_hash` of each, made in one go."""
+    return array("Q", sorted(array("Q", b"".join([blake2b(n, digest_size=8).digest() for n in names]))))

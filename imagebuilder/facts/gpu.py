@@ -22,6 +22,7 @@ from imagebuilder.values import GpuArch
 SECTIONS = frozenset({b".nv_fatbin", b"__nv_relfatbin"})
 _FATBIN = 0xBA55ED50
 _MAGIC = _FATBIN.to_bytes(4, "little")
+_FIND = re.compile(re.escape(_MAGIC)).search  # twice as fast as bytes.find
 _HEADER = struct.Struct("<IHHQ")
 _PTX, _SASS, _EMPTY = 1, 2, 0
 _SMALL = 4096  # bytes of an entry that may be a mere registration, without any kernel
@@ -102,12 +103,13 @@ class FatbinWatch:
         while True:
             start, size = self._request
             if not size:  # look for the next magic
-                found = self._window.find(_MAGIC, max(start - self._window_at, 0))
-                if found < 0:
-                    start = max(start, end - 3)
+                found = _FIND(self._window, max(start - self._window_at, 0))
+                if not found:
+                    begun = next((n for n in (3, 2, 1) if self._window.endswith(_MAGIC[:n])), 0)
+                    start = max(start, end - begun)
                     self._request = (start, 0)
                     break
-                self._request = self._work.send((self._window_at + found).to_bytes(8, "little"))
+                self._request = self._work.send((self._window_at + found.start()).to_bytes(8, "little"))
             elif start + size <= end:
                 begin = start - self._window_at
                 self._request = self._work.send(self._window[begin : begin + size])

@@ -89,21 +89,13 @@ class _Object:
         self.path, self.facts, self.loader, self.assumed = path, facts, loader, assumed
         self.names = {path}
         self.needed: list[_Object] = []
-        self._found: dict[tuple[str, str], bool] = {}
 
     @property
     def soname(self) -> str:
         return self.facts.soname if self.facts else self.assumed.soname if self.assumed else ""
 
     def defines(self, wanted: Wanted) -> bool:
-        """Would a reference bind to a definition in this file? Asked again and again, so it is remembered."""
-        key = wanted.name, wanted.version
-        found = self._found.get(key)
-        if found is None:
-            found = self._found[key] = self._defines(wanted)
-        return found
-
-    def _defines(self, wanted: Wanted) -> bool:
+        """Would a reference bind to a definition in this file?"""
         if self.facts is None:
             return self.assumed is not None and self.assumed.defines(wanted)
         exports = self.facts.exports

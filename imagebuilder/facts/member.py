@@ -1,23 +1,31 @@
-"""A member of a wheel as a file that can be read at any place, without unpacking it.
+"""A member of a wheel as a file that can be read at any place, without unpacking it to disk.
 
-Deflate can only be read forwards, so the state of the decompressor is remembered every few megabytes; going
-back costs one step of inflating, not the whole member. Memory: at most `_STEPS` states of about 40 kB.
+What is packed can only be read forwards, so reading goes from front to back once. Going back is served from
+what is remembered: the front, where headers and tables lie, and the last blocks; anything else is unpacked
+again from the beginning, beside the reading that has got furthest. Memory: 12 MB, and up to 32 MB of the end
+where tables lie there, however large it is.
 """
 
 from __future__ import annotations
 
-import zlib
 from bisect import bisect_right
-from collections.abc import Callable
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterator
 
 from imagebuilder.errors import ArtefactUnusable
+from imagebuilder.facts import zipmethods
 from imagebuilder.facts.elf import Seekable
+from imagebuilder.oci.inflate import InflateError
 
-_BLOCK = 1 << 18  # inflated at a time
 _INPUT = 1 << 16  # read from the source at a time
-_STEPS = 64
-_SMALLEST_STEP = 4 << 20
+_FRONT = 4 << 20  # bytes of the front that are remembered
+_MOST_AGAIN = 8  # times its size: real libraries need half of it once, a hostile one could ask for days
+_LAST = 8 << 20  # bytes before the place that reading has got to that are remembered
+_MOST = 32 << 20  # bytes at the end that may be remembered, where they are asked for
+
+
+def unwatched(at: int, data: bytes) -> None:
+    """Looks at nothing."""
 
 
 class Stored:
@@ -43,31 +51,37 @@ class Stored:
         return data
 
 
-class Deflated:
-    """The `size` bytes that a raw deflate stream in `source` (`packed` bytes from `start` on) holds.
+class Packed:
+    """The `size` bytes that `source` holds packed by this zip method (`packed` bytes from `start` on).
 
     what: names it in errors. watch: is shown every byte once, in order, as far as reading gets. Raises
-    ArtefactUnusable when the stream is damaged, or ends before `size`.
+    ArtefactUnusable when the data are damaged, or are not `size` bytes.
     """
 
     def __init__(
         self,
         source: Seekable,
         *,
+        method: int,
         start: int,
         packed: int,
         size: int,
         what: str,
-        watch: Callable[[int, bytes], None] = lambda at, data: None,
+        watch: Callable[[int, bytes], None] = unwatched,
     ) -> None:
-        self._source = Stored(source, start, packed)
-        self._watch, self._watched = watch, 0
-        self._size, self._what, self._at = size, what, 0
-        self._step = max(_SMALLEST_STEP, size // _STEPS)
-        first: Any = zlib.decompressobj(-15)
-        self._states: list[tuple[int, int, Any]] = [(0, 0, first)]  # output place, input place, decompressor
-        self._block, self._block_at = b"", 0
-        self._restore(0)
+        self._source, self._method, self._start, self._packed = source, method, start, packed
+        self._size, self._what, self._watch, self._at = size, what, watch, 0
+        self._front: list[tuple[int, bytes]] = []
+        self._last: deque[tuple[int, bytes]] = deque()
+        self._furthest = _Forward(self._unpacked())
+        self._again: _Forward | None = None
+        self._repeated = 0
+        self._block_at, self._block = 0, b""
+        self._late = size
+
+    def remember(self, *places: int) -> None:
+        """What lies at and behind these places is wanted in any order, where it is not far from the end."""
+        self._late = min((p for p in places if self._size - _MOST <= p), default=self._size)
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
         """As io.IOBase.seek."""
@@ -80,7 +94,8 @@ class Deflated:
         size = left if size < 0 else min(size, left)
         parts = []
         while size:
-            self._load(self._at)
+            if not self._block_at <= self._at < self._block_at + len(self._block):
+                self._block_at, self._block = self._find(self._at)
             begin = self._at - self._block_at
             part = self._block[begin : begin + size]
             parts.append(part)
@@ -88,44 +103,53 @@ class Deflated:
             size -= len(part)
         return b"".join(parts)
 
-    def _load(self, place: int) -> None:
-        """Make the current block the one that holds this place."""
-        end = self._block_at + len(self._block)
-        if self._block_at <= place < end:
-            return
-        index = bisect_right(self._states, place, key=lambda s: s[0]) - 1
-        if place < end or self._states[index][0] > end:
-            self._restore(index)
-        while not self._block_at <= place < self._block_at + len(self._block):
-            self._advance()
+    def _find(self, place: int) -> tuple[int, bytes]:
+        """The block that holds this place, and where it begins."""
+        while place >= self._furthest.end:
+            self._furthest.advance()
+            block = self._furthest.at, self._furthest.block
+            self._watch(*block)
+            if self._furthest.at < _FRONT:
+                self._front.append(block)
+            self._last.append(block)
+            while self._last[0][0] + len(self._last[0][1]) <= min(self._furthest.end - _LAST, self._late):
+                self._last.popleft()
+        for remembered in (self._front, list(self._last)):
+            index = bisect_right(remembered, place, key=lambda block: block[0]) - 1
+            if index >= 0 and place < remembered[index][0] + len(remembered[index][1]):
+                return remembered[index]
+        if self._again is None or place < self._again.at:
+            self._again = _Forward(self._unpacked())
+        while place >= self._again.end:
+            self._again.advance()
+            self._repeated += len(self._again.block)
+            if self._repeated > _MOST_AGAIN * self._size:
+                raise self._bad("tables that lead back again and again", "tables in order")
+        return self._again.at, self._again.block
 
-    def _restore(self, index: int) -> None:
-        output, taken, stream = self._states[index]
-        self._stream = stream.copy()
-        self._taken = taken
-        self._block, self._block_at = b"", output
-
-    def _advance(self) -> None:
-        output = self._block_at + len(self._block)
-        if output - self._states[-1][0] >= self._step:
-            self._states.append((output, self._taken, self._stream.copy()))
-        data = b""
-        while not data:
-            if self._stream.eof:
-                raise self._bad(f"it ends after {output} bytes", f"{self._size} bytes")
-            self._source.seek(self._taken)
-            packed = self._source.read(_INPUT)
-            try:
-                data = self._stream.decompress(packed, _BLOCK)
-            except zlib.error as error:
-                raise self._bad(f"damaged deflate data ({error})", "a deflate stream") from None
-            self._taken += len(packed) - len(self._stream.unconsumed_tail)
-            if not data and not packed:
-                raise self._bad(f"it ends after {output} bytes", f"{self._size} bytes")
-        self._block, self._block_at = data, output
-        if output == self._watched:
-            self._watch(output, data)
-            self._watched += len(data)
+    def _unpacked(self) -> Iterator[bytes]:
+        try:
+            yield from zipmethods.unpack(self._method, self._pieces(), self._size)
+        except InflateError as error:
+            raise self._bad(str(error), f"{self._size} bytes") from None
 
     def _bad(self, seen: str, wanted: str) -> ArtefactUnusable:
         return ArtefactUnusable(f"{self._what} cannot be unpacked", seen=seen, wanted=wanted)
+
+    def _pieces(self) -> Iterator[bytes]:
+        source = Stored(self._source, self._start, self._packed)
+        for at in range(0, self._packed, _INPUT):
+            source.seek(at)
+            yield source.read(_INPUT)
+
+
+class _Forward:
+    """One reading from the beginning: the block that it has got to, and where that begins and ends."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self._blocks = blocks
+        self.at, self.end, self.block = 0, 0, b""
+
+    def advance(self) -> None:
+        self.block = next(self._blocks)
+        self.at, self.end = self.end, self.end + len(self.block)

@@ -26,7 +26,7 @@ _MAGIC = b"ibfacts2"
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class FileFact:
     """One file as it will lie in site-packages or, with a leading `../`, elsewhere in the environment."""
 

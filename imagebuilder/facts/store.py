@@ -51,9 +51,10 @@ class FactStore:
             self.received += remote.received
         else:
             return None
+        record = encode(facts)
         if digest:
-            self.cache.write_record(KIND, digest.hex, encode(facts))
-        return facts
+            self.cache.write_record(KIND, digest.hex, record)
+        return decode(record)  # of many wheels at once, only what is asked for may take memory
 
     def front(
         self,

@@ -15,12 +15,12 @@ import requests
 import urllib3
 
 from imagebuilder.errors import ArtefactUnusable
-from imagebuilder.index.http import ATTEMPTS, Session, failure
+from imagebuilder.index.http import ATTEMPTS, Denied, NotFound, Session, Unreachable, failure
 from imagebuilder.settings import redact
 
 BLOCK = 1 << 15
 _LARGEST_REQUEST = 4 << 20
-_KEPT_BLOCKS = 512  # 16 MiB
+_KEPT_BLOCKS = 192  # 6 MiB: one of the largest requests, and what was read before it
 _ANSWERS = (
     206,
     200,
@@ -32,6 +32,14 @@ _PLAIN = {"Accept-Encoding": "identity"}
 
 class RangesUnsupported(ArtefactUnusable):
     """The server sends files only as a whole: download it."""
+
+
+class FileChanged(ArtefactUnusable):
+    """The server has another file there than a moment ago."""
+
+
+REMOTE_FAULTS = (NotFound, Denied, Unreachable, RangesUnsupported, FileChanged)
+"""What reading from afar raises: it says something about the server, and nothing about the artefact."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +59,7 @@ class RangedFile(io.RawIOBase):
     The end is fetched first, with the request that also tells the size: archives have their directory there.
     Reading on doubles what is fetched at once, up to 4 MiB. `read_at` may be called from many threads; the
     position of `seek` and `read` is one, as with every file. `requests` and `received` (bytes) count traffic.
-    Raises ArtefactUnusable when the remote file changes meanwhile, and what `http` raises.
+    Raises FileChanged when the remote file changes meanwhile, and what `http` raises.
     """
 
     def __init__(self, url: str, http: Session, *, name: str = "", tail: int = 2 * BLOCK) -> None:
@@ -184,7 +192,7 @@ class RangedFile(io.RawIOBase):
         wanted = (start, end, self.size, self._etag)
         if seen != wanted:
             form = "bytes {}-{} of {}, ETag {}"
-            raise ArtefactUnusable(
+            raise FileChanged(
                 f"{self.name} changed while it was read",
                 seen=form.format(*seen),
                 wanted=form.format(*wanted),

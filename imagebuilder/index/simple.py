@@ -136,6 +136,11 @@ class Indexes:
             )
         return listed.url
 
+    def forget(self, name: str, index_name: str) -> None:
+        """Let go of a project's page: of a whole lock, they take hundreds of MB."""
+        with self._lock:
+            self._pages.pop((index_name, canonicalize_name(name)), None)
+
     def size_of(self, file: IndexFile) -> int:
         """Bytes, asked from the server where the index does not say."""
         if file.size is not None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from imagebuilder.accept.model import ARMS, EAGLE3
 from imagebuilder.accept.scenario import ALGORITHM, CAP, arm_of, is_sglang
+from imagebuilder.accept.statistics import FEWEST_BESIDE_KNOWN
 from imagebuilder.checks import acceptance as codes
 from imagebuilder.checks.arguments import value_of
 from imagebuilder.checks.model import Code, Finding
@@ -198,3 +199,7 @@ def _load(acceptance: Acceptance) -> Iterator[Finding]:
                 f"{load.requests} requests are few for {level} streams",
                 key="acceptance.load.requests",
             )
+    if load.pairing == "rounds" and load.rounds < FEWEST_BESIDE_KNOWN and load.start_variation != 0:
+        yield _finding(
+            codes.FEW_ROUNDS, f"{load.rounds} rounds give no interval", key="acceptance.load.rounds"
+        )

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist, fmean, variance
 
+FEWEST_BESIDE_KNOWN = 3
+"""Units of which an error can be told where a known variance is added; see `widened`."""
+
 _TINY = 1e-300
 _CLOSE = 1e-14
 _FEW = 100  # degrees of freedom up to which a sum is quicker than a continued fraction
@@ -133,7 +136,7 @@ def widened(effect: Effect, known_variance: float) -> Effect:
     if known_variance <= 0 or effect.error is None:
         return effect
     own = effect.error**2
-    if effect.df < 2:
+    if effect.df < FEWEST_BESIDE_KNOWN - 1:
         return Effect(mean=effect.mean, error=None, df=0, units=effect.units)
     return Effect(
         mean=effect.mean,

@@ -51,6 +51,13 @@ FEW_REQUESTS = _code(
     "raise requests, or lower concurrency, in [acceptance.load]",
     "warning",
 )
+FEW_ROUNDS = _code(
+    "few-rounds",
+    "two rounds are planned, of servers whose starts differ",
+    "no speedup has an interval, so that a requirement of one is inconclusive whatever comes out",
+    "at least 3 rounds; or start-variation = 0, where starts were measured to be the same",
+    "warning",
+)
 GPUS = _code(
     "gpus",
     "the server is to use more GPUs than it is given",
@@ -102,6 +109,6 @@ FOLDER = _code(
 )
 
 CODES = (
-    MODEL_MISSING, DRAFT_MISMATCH, ALGORITHM, LOSSY, UNEQUAL, FEW_REQUESTS, GPUS, SECRET_MISSING,
-    DISTRIBUTION, IMPORT, TORCH, DEVICE, DRIVER, FOLDER,
+    MODEL_MISSING, DRAFT_MISMATCH, ALGORITHM, LOSSY, UNEQUAL, FEW_REQUESTS, FEW_ROUNDS, GPUS,
+    SECRET_MISSING, DISTRIBUTION, IMPORT, TORCH, DEVICE, DRIVER, FOLDER,
 )  # fmt: skip

@@ -124,6 +124,11 @@ WRONG: dict[str, tuple[Callable[[], Acceptance], set[str]]] = {
         lambda: replace(PLAIN, load=Load(concurrency=(1, 64), requests=64)),
         {"few-requests"},
     ),
+    "few rounds": (lambda: replace(PLAIN, load=Load(pairing="rounds", rounds=2)), {"few-rounds"}),
+    "few rounds that say enough": (
+        lambda: replace(PLAIN, load=Load(pairing="rounds", rounds=2, start_variation=0.0)), set(),
+    ),
+    "two starts": (lambda: replace(PLAIN, load=Load(pairing="starts", rounds=2, starts=2)), set()),
     "another server": (lambda: replace(PLAIN, server=("vllm",), arguments=("--speculative-x",)), set()),
 }  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from imagebuilder.checks.model import Check, Code, Finding
@@ -120,9 +120,8 @@ def _bundled(subject: Subject, row: Mapping[str, Any]) -> Iterator[Finding]:
         )
     else:
         used, where = own, f"in the wheel of {row['package']}"
-    known = {name for tool in used for name in tool.names}
     for gpu in subject.stack.target.gpus if used else ():
-        if not any(name in known for name in _spellings(gpu)):
+        if not any(_knows(subject, tool.release, tool.names, gpu) for tool in used):
             yield Finding(
                 code=PTXAS.code,
                 severity=PTXAS.severity,
@@ -140,12 +139,12 @@ def _better(subject: Subject, tool: str, variable: str, gpu: GpuArch) -> str:
     knowing = {
         path: there.release
         for path, there in subject.tools.items()
-        if posixpath.basename(path) == tool and any(name in there.names for name in _spellings(gpu))
+        if posixpath.basename(path) == tool and _knows(subject, there.release, there.names, gpu)
     }
     for row in subject.tables.toolchain.get("base", ()):
         path = f"{row['folder']}/{tool}"
         release = _base_release(subject, path)
-        if release and any(name in _names(subject, release) for name in _spellings(gpu)):
+        if release and _knows(subject, release, _names(subject, release), gpu):
             knowing.setdefault(path, release)
     if not knowing:
         return f"no {tool} in the image knows {gpu}: bring one, and set {variable} to it"
@@ -207,6 +206,13 @@ def _base_release(subject: Subject, path: str) -> str | None:
             if match and path.startswith(row["folder"] + "/"):
                 return match[1]
     return None
+
+
+def _knows(subject: Subject, release: str, names: Iterable[str], gpu: GpuArch) -> bool:
+    """Whether a compiler of this release, which has these names, still compiles for the GPU."""
+    table: Mapping[str, list[str]] = subject.tables.toolchain.get("gone", {})
+    gone = {n for first, dropped in table.items() if Release(first) <= Release(release) for n in dropped}
+    return any(name in names and name not in gone for name in _spellings(gpu))
 
 
 def _names(subject: Subject, release: str) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ from imagebuilder.facts.tools import TOOL, Tool, read_tool
 from imagebuilder.oci.untar import Members, cleaned, open_layer
 from imagebuilder.values import Digest
 
-_KIND = "layer-facts-1"
+_KIND = "layer-facts-2"
 _LIBRARY = re.compile(r"(?:^|/)(?:lib|ld-)[\w+.-]*\.so(?:\.[\w.]+)?$")
 _PYTHON = re.compile(r"(?:^|/)bin/python3\.\d+$")
 _UNREAD = re.compile(r"usr/share/|proc/|sys/")  # no loader looks there, and links are many

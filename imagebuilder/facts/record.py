@@ -19,7 +19,7 @@ from imagebuilder.facts.gpu import GpuCode, GpuGroup
 from imagebuilder.facts.tools import Tool
 from imagebuilder.values import GpuArch
 
-KIND = "facts-3"
+KIND = "facts-4"
 """Kind of the record in the cache; the number changes with the format or with what is read."""
 
 _MAGIC = b"ibfacts2"

@@ -9,13 +9,16 @@ from imagebuilder.facts.elf import Seekable
 
 TOOL = re.compile(r"(?:^|/)bin/(?:ptxas|nvcc)(?:-\w+)?$")
 _RELEASE = re.compile(rb"release \d+\.\d+, V(\d+\.\d+\.\d+)")
-_NAME = re.compile(rb"(?<=\0)sm_\d{2,3}[af]?(?=\0)")
+_NAME = re.compile(rb"sm_\d{2,3}[af]?(?=\0)")  # linkers merge strings with equal ends: it may begin anywhere
 _STEP, _OVERLAP = 1 << 20, 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tool:
-    """A ptxas or nvcc: release as `12.8.93`, names as `sm_120a`, sorted."""
+    """A ptxas or nvcc: release as `12.8.93`, names as `sm_120a`, sorted.
+
+    It has all names that it compiles for, and some that it only knows to have had.
+    """
 
     path: str
     release: str

@@ -213,6 +213,25 @@ def test_no_nvcc_for_what_compiles_at_run_time(tmp_path: Path) -> None:
     assert not {c for c in codes(made_subject(facts, tmp_path, edit=edit)) if c.startswith("toolchain.")}
 
 
+@pytest.mark.parametrize(
+    ("release", "gpu", "compiles"),
+    [
+        ("12.8.93", "sm_70", True), ("13.0.88", "sm_70", False), ("13.4.59", "sm_70", False),
+        ("12.9.86", "sm_101", True), ("13.0.88", "sm_101", False),
+        ("12.8.93", "sm_89", True), ("13.0.88", "sm_75", True), ("12.8.93", "sm_37", False),
+    ],
+)  # fmt: skip
+def test_what_a_compiler_no_longer_compiles_for(
+    release: str, gpu: str, compiles: bool, tmp_path: Path
+) -> None:
+    """Its names tell what it had, not only what it has: 13.0.88 says sm_70, and refuses it."""
+    names = ("sm_37", "sm_70", "sm_75", "sm_89", "sm_101")
+    tool = Tool(path="triton/backends/nvidia/bin/ptxas", release=release, names=names)
+    edit = [['gpus = ["sm_120"]', f'gpus = ["{gpu}"]']]
+    found = codes(made_subject({"triton": wheel("triton", tools=(tool,))}, tmp_path, edit=edit))
+    assert ("toolchain.ptxas-too-old" not in found) is compiles
+
+
 REFUSES, UNKNOWN = "driver.image-refuses", "driver.release-not-known"
 BRANDS = ("unknown", "grid", "tesla", "nvidia", "vws")
 OLD_BRANCHES = " ".join(f"brand={brand},driver>=550,driver<551" for brand in BRANDS)

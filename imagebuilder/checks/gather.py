@@ -10,7 +10,7 @@ from pathlib import Path
 from imagebuilder.cache import Cache
 from imagebuilder.checks import kept, registry
 from imagebuilder.checks.gather_base import SeenBase, see_base
-from imagebuilder.checks.gather_wheels import WORKERS, see_wheels
+from imagebuilder.checks.gather_wheels import MOST_WORKERS, see_wheels
 from imagebuilder.checks.model import Finding
 from imagebuilder.checks.subject import Subject
 from imagebuilder.checks.system import assumed_packages, assumed_system
@@ -172,4 +172,5 @@ def _debs(
     def one(deb: DebPackage) -> DebFacts:
         return deb_facts(files[deb.sha256], deb.sha256, deb.name, cache)
 
-    return in_parallel(reporter, "reading the Debian packages", one, lock.debs, workers=WORKERS)
+    workers = min(MOST_WORKERS, settings.workers)
+    return in_parallel(reporter, "reading the Debian packages", one, lock.debs, workers=workers)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import IO, cast
 
@@ -24,7 +25,9 @@ from imagebuilder.progress import Reporter
 from imagebuilder.settings import Settings
 from imagebuilder.stack.model import Stack
 
-WORKERS = 4  # threads: reading facts is mostly unpacking, which does not hold the interpreter's lock
+MOST_WORKERS = (
+    4  # threads: most of reading facts is unpacking, outside the interpreter's lock, but not all of it
+)
 _YANKED, _PATCHED = "yanked-1", "patches-apply-1"
 
 
@@ -50,13 +53,21 @@ def see_wheels(
 
         def one(wheel: Wheel) -> None:
             reader.read(wheel, online and not settings.offline)
+            _give_back()
 
         largest_first = sorted(lock.wheels, key=lambda w: -w.size)
         label = f"reading the wheels of {stack.name}"
-        in_parallel(reporter, label, one, largest_first, workers=WORKERS, unit="wheel")
+        workers = min(MOST_WORKERS, settings.workers)
+        in_parallel(reporter, label, one, largest_first, workers=workers, unit="wheel")
         if reader.store.received:
             reporter.note(f"read {reader.store.received / 1e6:.0f} MB of wheels by ranges")
         return reader.seen
+
+
+def _give_back() -> None:
+    """What glibc's threads have freed goes back to the system; other C libraries see to it themselves."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 class _Reader:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import posixpath
 import re
 import tempfile
@@ -14,6 +13,7 @@ from typing import Protocol
 from imagebuilder.cache import Cache
 from imagebuilder.facts.elf import ElfFacts, read_elf
 from imagebuilder.facts.environment import SystemFacts
+from imagebuilder.facts.member import Stored
 from imagebuilder.facts.record import decode_libraries, encode_libraries
 from imagebuilder.index.debfile import clean, entries, locate, open_deb, unpacked
 from imagebuilder.values import Digest
@@ -105,8 +105,7 @@ def _read(path: Path, name: str) -> tuple[dict[str, ElfFacts], dict[str, str]]:
                 target = posixpath.normpath(posixpath.join(posixpath.dirname(absolute), entry.linkname))
                 links[absolute] = target if target.startswith("/usr/") else f"/usr{target}"
             elif entry.isreg() and entry.size <= _MOST:
-                spool.seek(entry.offset_data)
-                facts = read_elf(io.BytesIO(spool.read(entry.size)), place)
+                facts = read_elf(Stored(spool, entry.offset_data, entry.size), place)
                 if facts is not None:
                     libraries[absolute] = facts
     return libraries, links

@@ -2,15 +2,17 @@
 
 What is packed can only be read forwards, so reading goes from front to back once. Going back is served from
 what is remembered: the front, where headers and tables lie, and the last blocks; anything else is unpacked
-again from the beginning, beside the reading that has got furthest. Memory: 12 MB, and up to 32 MB of the end
-where tables lie there, however large it is.
+again from the beginning, beside the reading that has got furthest. Memory: some 6 MB, and up to 32 MB of
+the end where tables lie there, however large it is.
 """
 
 from __future__ import annotations
 
+import io
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from imagebuilder.errors import ArtefactUnusable
 from imagebuilder.facts import zipmethods
@@ -20,7 +22,7 @@ from imagebuilder.oci.inflate import InflateError
 _INPUT = 1 << 16  # read from the source at a time
 _FRONT = 4 << 20  # bytes of the front that are remembered
 _MOST_AGAIN = 8  # times its size: real libraries need half of it once, a hostile one could ask for days
-_LAST = 8 << 20  # bytes before the place that reading has got to that are remembered
+_LAST = 2 << 20  # bytes before the place that reading has got to that are remembered
 _MOST = 32 << 20  # bytes at the end that may be remembered, where they are asked for
 
 
@@ -69,15 +71,15 @@ class Packed:
         what: str,
         watch: Callable[[int, bytes], None] = unwatched,
     ) -> None:
-        self._source, self._method, self._start, self._packed = source, method, start, packed
+        self._begin = partial(_unpacked, Stored(source, start, packed), method, packed, size, what)
         self._size, self._what, self._watch, self._at = size, what, watch, 0
         self._front: list[tuple[int, bytes]] = []
         self._last: deque[tuple[int, bytes]] = deque()
-        self._furthest = _Forward(self._unpacked())
+        self._late = size
+        self._furthest = _Forward(self._begin())
         self._again: _Forward | None = None
         self._repeated = 0
         self._block_at, self._block = 0, b""
-        self._late = size
 
     def remember(self, *places: int) -> None:
         """What lies at and behind these places is wanted in any order, where it is not far from the end."""
@@ -92,16 +94,16 @@ class Packed:
         """As io.RawIOBase.read; never more than `size` bytes of the member in all."""
         left = max(self._size - self._at, 0)
         size = left if size < 0 else min(size, left)
-        parts = []
+        whole = io.BytesIO()  # a list of parts would hold a large table twice
         while size:
             if not self._block_at <= self._at < self._block_at + len(self._block):
                 self._block_at, self._block = self._find(self._at)
             begin = self._at - self._block_at
             part = self._block[begin : begin + size]
-            parts.append(part)
+            whole.write(part)
             self._at += len(part)
             size -= len(part)
-        return b"".join(parts)
+        return whole.getvalue()
 
     def _find(self, place: int) -> tuple[int, bytes]:
         """The block that holds this place, and where it begins."""
@@ -119,22 +121,13 @@ class Packed:
             if index >= 0 and place < remembered[index][0] + len(remembered[index][1]):
                 return remembered[index]
         if self._again is None or place < self._again.at:
-            self._again = _Forward(self._unpacked())
+            self._again = _Forward(self._begin())
         while place >= self._again.end:
             self._again.advance()
             self._repeated += len(self._again.block)
             if self._repeated > _MOST_AGAIN * self._size:
-                raise self._bad("tables that lead back again and again", "tables in order")
+                raise _bad(self._what, "tables that lead back again and again", "tables in order")
         return self._again.at, self._again.block
-
-    def _unpacked(self) -> Iterator[bytes]:
-        try:
-            yield from zipmethods.unpack(self._method, self._pieces(), self._size)
-        except InflateError as error:
-            raise self._bad(str(error), f"{self._size} bytes") from None
-
-    def _bad(self, seen: str, wanted: str) -> ArtefactUnusable:
-        return ArtefactUnusable(f"{self._what} cannot be unpacked", seen=seen, wanted=wanted)
 
     def _pieces(self) -> Iterator[bytes]:
         source = Stored(self._source, self._start, self._packed)
@@ -153,3 +146,21 @@ class _Forward:
     def advance(self) -> None:
         self.block = next(self._blocks)
         self.at, self.end = self.end, self.end + len(self.block)
+
+
+def _unpacked(source: Stored, method: int, packed: int, size: int, what: str) -> Iterator[bytes]:
+    """The blocks from the beginning. No method: it would keep its member, and what that remembers, alive."""
+    try:
+        yield from zipmethods.unpack(method, _pieces(source, packed), size)
+    except InflateError as error:
+        raise _bad(what, str(error), f"{size} bytes") from None
+
+
+def _pieces(source: Stored, packed: int) -> Iterator[bytes]:
+    for at in range(0, packed, _INPUT):
+        source.seek(at)
+        yield source.read(_INPUT)
+
+
+def _bad(what: str, seen: str, wanted: str) -> ArtefactUnusable:
+    return ArtefactUnusable(f"{what} cannot be unpacked", seen=seen, wanted=wanted)

@@ -12,6 +12,7 @@ import zlib
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from imagebuilder.facts.elf import ElfFacts, Exports, VersionNeed, Wanted
@@ -93,6 +94,27 @@ class LazyParts(Mapping[str, T], Generic[T]):
         return len(self._places)
 
 
+class LazyFiles(Mapping[str, FileFact]):
+    """The files of a record, decoded when first used: of many wheels at once, they are most of the memory."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+
+    @cached_property
+    def _files(self) -> dict[str, FileFact]:
+        rows: dict[str, tuple[int, int]] = json.loads(zlib.decompress(self._data))
+        return {path: FileFact(crc=crc, size=size) for path, (crc, size) in rows.items()}
+
+    def __getitem__(self, key: str) -> FileFact:
+        return self._files[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
 def encode_libraries(libraries: Mapping[str, ElfFacts], head: Mapping[str, Any]) -> bytes:
     """A record of libraries by path, and of what else is known, as JSON (`libraries` is taken)."""
     body, places = bytearray(), {}
@@ -147,12 +169,11 @@ def decode(data: bytes) -> WheelFacts:
         index: dict[str, Any] = json.loads(zlib.decompress(data[12 : 12 + size]))
         body = memoryview(data)[12 + size :]
         start, length = index["files"]
-        files = json.loads(zlib.decompress(body[start : start + length]))
         return WheelFacts(
             metadata=index["metadata"],
             tags=tuple(index["tags"]),
             scripts=tuple(index["scripts"]),
-            files={path: FileFact(crc=crc, size=length) for path, (crc, length) in files.items()},
+            files=LazyFiles(body[start : start + length]),
             elf=LazyParts(body, {path: tuple(place) for path, place in index["elf"].items()}, decode_elf),
             gpu={path: _gpu_from_json(code) for path, code in index["gpu"].items()},
             literals=tuple(Literal(path=p, line=n, text=t) for p, n, t in index["literals"]),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import random
 import tracemalloc
+import weakref
 import zipfile
 import zlib
+from collections.abc import Callable
 from functools import cache
 
 import pytest
@@ -14,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagebuilder.errors import ArtefactUnusable
-from imagebuilder.facts.member import Packed, Stored
+from imagebuilder.facts.gpu import FatbinWatch
+from imagebuilder.facts.member import Packed, Stored, unwatched
 from imagebuilder.facts.ziparchive import ZipArchive
 
 
@@ -23,13 +27,20 @@ def _deflate(data: bytes) -> bytes:
     return packer.compress(data) + packer.flush()
 
 
-def _open(data: bytes, **more: object) -> Packed:
-    return _packed(_deflate(data), len(data), **more)
+def _open(data: bytes, watch: Callable[[int, bytes], None] = unwatched) -> Packed:
+    return _packed(_deflate(data), len(data), watch)
 
 
-def _packed(packed: bytes, size: int, method: int = 8, **more: object) -> Packed:
+def _packed(packed: bytes, size: int, watch: Callable[[int, bytes], None] = unwatched) -> Packed:
     source = io.BytesIO(b"before" + packed + b"behind")
-    return Packed(source, method=method, start=6, packed=len(packed), size=size, what="x.so", **more)  # type: ignore[arg-type]
+    return Packed(source, method=8, start=6, packed=len(packed), size=size, what="x.so", watch=watch)
+
+
+@cache
+def _large() -> bytes:
+    """30 MB."""
+    chance = random.Random(1)
+    return b"".join(chance.randbytes(1000) * 20 for _ in range(1500))
 
 
 @settings(max_examples=60, deadline=None)
@@ -76,9 +87,16 @@ def test_the_front_and_the_last_megabytes_are_read_once() -> None:
             return found
 
     file = Packed(Counted(packed), method=8, start=0, packed=len(packed), size=len(data), what="x.so")
-    for at in (29_900_000, 64, 29_990_000, 3_900_000, 22_500_000, 0, 29_999_000):
+    for at in (29_900_000, 64, 29_990_000, 3_900_000, 28_500_000, 0, 29_999_000):
         file.seek(at)
         assert file.read(1000) == data[at : at + 1000]
+    assert taken <= len(packed)
+    taken = 0
+    late = Packed(Counted(packed), method=8, start=0, packed=len(packed), size=len(data), what="x.so")
+    late.remember(20_000_000, 1 << 63)
+    for at in (29_900_000, 20_000_100, 25_000_000):
+        late.seek(at)
+        assert late.read(5_000_000) == data[at : at + 5_000_000]
     assert taken <= len(packed)
 
 
@@ -98,6 +116,22 @@ def test_memory_does_not_grow_with_the_member() -> None:
     assert max(peaks) < 16 << 20
 
 
+@pytest.mark.parametrize("make", [lambda: _open(_large()), FatbinWatch])
+def test_what_is_remembered_goes_with_its_member(make: Callable[[], object]) -> None:
+    gc.disable()
+    try:
+        file = make()
+        if isinstance(file, Packed):
+            file.read(10_000_000)
+            file.seek(5_000_000)
+            file.read(10)
+        there = weakref.ref(file)
+        del file
+        assert there() is None
+    finally:
+        gc.enable()
+
+
 def test_no_member_makes_reading_go_back_for_ever() -> None:
     file = _open(_large())
     with pytest.raises(ArtefactUnusable, match=r"x\.so cannot be unpacked"):
@@ -113,7 +147,7 @@ def test_other_methods(method: int) -> None:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", method) as archive:
         archive.writestr("x.so", data)
-    with ZipArchive(out, "w.zip") as read:  # type: ignore[arg-type]
+    with ZipArchive(out, "w.zip") as read:
         (entry,) = read.members
         start = read.data_start(entry)
     file = Packed(out, method=method, start=start, packed=entry.compressed, size=entry.size, what="x.so")
@@ -134,10 +168,3 @@ def test_a_lie_about_the_size_is_an_error() -> None:
     file.seek(1 << 39)
     with pytest.raises(ArtefactUnusable):
         file.read(10)
-
-
-@cache
-def _large() -> bytes:
-    """30 MB."""
-    chance = random.Random(1)
-    return b"".join(chance.randbytes(1000) * 20 for _ in range(1500))

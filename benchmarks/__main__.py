@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from benchmarks import client, compare, docker, layers, peer_load, peers, push, rebuild, statistics
+from benchmarks import check, client, compare, docker, layers, peer_load, peers, push, rebuild, statistics
 from benchmarks.measure import Row
 
 BENCHMARKS: dict[str, Callable[[Path], Iterable[Row]]] = {
@@ -18,6 +18,7 @@ BENCHMARKS: dict[str, Callable[[Path], Iterable[Row]]] = {
     "docker": docker.run,
     "push": push.run,
     "diff": compare.run,
+    "check": check.run,
     "statistics": statistics.run,
     "client": client.run,
     "peer-load": peer_load.run,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,17 +59,19 @@ def command(arguments: Sequence[str], **variables: str) -> Cost:
 
 def output(arguments: Sequence[str], **variables: str) -> tuple[str, Cost]:
     """As `command`, with what it wrote to standard output."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    begun = time.perf_counter()
-    done = subprocess.run(
-        arguments, env={**os.environ, **variables}, capture_output=True, text=True, check=False
-    )
-    wall = time.perf_counter() - begun
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(arguments)[:300]}:\n{done.stderr[-2000:]}")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return done.stdout, Cost(wall=wall, cpu=cpu)
+    with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as errors:
+        begun = time.perf_counter()
+        environment = {**os.environ, **variables}
+        process = subprocess.Popen(arguments, env=environment, stdout=said, stderr=errors)
+        _, status, used = os.wait4(process.pid, 0)
+        wall = time.perf_counter() - begun
+        process.returncode = os.waitstatus_to_exitcode(status)
+        said.seek(0)
+        errors.seek(0)
+        if process.returncode:
+            raise RuntimeError(f"{' '.join(arguments)[:300]}:\n{errors.read()[-2000:]}")
+        cost = Cost(wall=wall, cpu=used.ru_utime + used.ru_stime, memory=used.ru_maxrss * 1024)
+        return said.read(), cost
 
 
 def function(name: str, *arguments: str) -> Cost:

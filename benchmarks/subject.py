@@ -34,6 +34,11 @@ def stack_and_lock(names: tuple[str, ...]) -> tuple[Stack, Lock]:
     return stack, replace(lock, wheels=wheels, debs=(), base=None, patches=patches)
 
 
+def whole_lock(stack: str) -> Lock:
+    """A shipped stack's lock, as it is."""
+    return read_lock(lock_path(shipped_folder() / f"{stack}.toml", stack))
+
+
 def plan_of(names: tuple[str, ...]) -> tuple[Stack, Plan]:
     """Only the layers of these wheels."""
     stack, lock = stack_and_lock(names)

@@ -129,12 +129,6 @@ class Packed:
                 raise _bad(self._what, "tables that lead back again and again", "tables in order")
         return self._again.at, self._again.block
 
-    def _pieces(self) -> Iterator[bytes]:
-        source = Stored(self._source, self._start, self._packed)
-        for at in range(0, self._packed, _INPUT):
-            source.seek(at)
-            yield source.read(_INPUT)
-
 
 class _Forward:
     """One reading from the beginning: the block that it has got to, and where that begins and ends."""

@@ -12,9 +12,9 @@ PACKAGE = ROOT / "imagebuilder"
 
 # From the top of the data flow to its end (docs/10-architecture.md).
 ROOMS = (
-    "errors", "values", "progress", "files", "settings", "cache", "stack", "index", "oci", "facts", "lock",
-    "plan", "checks", "recon", "dockerfile", "builders", "accept", "publish", "deploy", "diff", "snapshot",
-    "doctor", "cli",
+    "errors", "values", "progress", "files", "tarheaders", "settings", "cache", "stack", "index", "oci",
+    "facts", "lock", "plan", "checks", "recon", "dockerfile", "builders", "accept", "publish", "deploy",
+    "diff", "snapshot", "doctor", "cli",
 )  # fmt: skip
 LEVEL = {room: level for level, room in enumerate(ROOMS)}
 

@@ -27,7 +27,7 @@ from imagebuilder.oci.layout import (
     read_images,
     write_layout,
 )
-from imagebuilder.oci.untar import SmallHeaders
+from imagebuilder.tarheaders import SmallHeaders
 from imagebuilder.values import Digest, ImageRef
 
 _BLOB = re.compile(r"(?:\./)?blobs/sha256/([0-9a-f]{64})")

@@ -10,6 +10,7 @@ import gzip
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import cache
 from types import ModuleType
 from typing import IO, Any
 
@@ -100,6 +101,7 @@ def decompressed(file: IO[bytes]) -> Any:
     return file
 
 
+@cache
 def damage() -> tuple[type[Exception], ...]:
     """What `decompressed` raises for damaged data, besides OSError."""
     import zstandard

@@ -14,26 +14,34 @@ from typing import Any
 
 from imagebuilder.errors import ArtefactUnusable
 from imagebuilder.oci.inflate import damage, decompressed
+from imagebuilder.tarheaders import SmallHeaders
 
 STEP = 1 << 18  # bytes of a file at a time
-_MOST_HEADER = 1 << 20  # bytes of one extended header
 
 
 @contextmanager
 def open_layer(path: Path) -> Iterator[Members]:
-    """The members of a layer's blob: plain, gzip or zstd. OSError: there is no such file."""
-    with path.open("rb") as file:
+    """The members of a layer's blob: plain, gzip or zstd. ArtefactUnusable: it cannot be opened."""
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise _unreadable(path.name, error) from None
+    with file:
         yield Members(decompressed(file), path.name)
 
 
 @contextmanager
 def errors_of_reading(name: str) -> Iterator[None]:
     """Turns what is wrong with a layer into ArtefactUnusable."""
-    wrong: tuple[type[Exception], ...] = (tarfile.TarError, UnicodeError, RecursionError, *damage())
+    wrong: tuple[type[Exception], ...] = (tarfile.TarError, *damage())
     try:
         yield
     except wrong as error:
-        raise ArtefactUnusable(f"{name} cannot be read as a layer", seen=str(error)[:200]) from None
+        raise _unreadable(name, error) from None
+
+
+def _unreadable(name: str, error: Exception) -> ArtefactUnusable:
+    return ArtefactUnusable(f"{name} cannot be read as a layer", seen=str(error)[:200])
 
 
 class Members:
@@ -84,27 +92,6 @@ class Members:
                 wanted=f"at most {limit}",
             )
         return b"".join(self.chunks(member))
-
-
-class SmallHeaders(tarfile.TarInfo):
-    """A member whose extended headers are small, and which is not sparse: tarfile reads both into memory."""
-
-    _EXTENDED = (
-        tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME,
-        tarfile.GNUTYPE_LONGLINK,
-    )  # fmt: skip
-
-    def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
-        if self.type in self._EXTENDED and self.size > _MOST_HEADER:
-            raise tarfile.ReadError(f"an extended header of {self.size} bytes")
-        if self.type == tarfile.GNUTYPE_SPARSE:
-            self._refuse()
-        return super()._proc_member(tar)  # type: ignore[misc, no-any-return]
-
-    def _refuse(self, *_: object) -> None:
-        raise tarfile.ReadError(f"the sparse file {self.name[:100]!r}")
-
-    _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _refuse
 
 
 def cleaned(name: str) -> str:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from imagebuilder.errors import ArtefactUnusable
 from imagebuilder.index import debfile
 from tests.support.debian import file, folder, info, make_deb, member, tar
+from tests.support.tars import HARMFUL
 
 DATA = [file("./usr/bin/hello", b"#!/bin/sh\n" * 1000, 0o755)]
 
@@ -85,6 +86,12 @@ BAD = {
 def test_what_is_refused(case: str) -> None:
     with pytest.raises(ArtefactUnusable):
         read(BAD[case])
+
+
+@pytest.mark.parametrize("data", HARMFUL.values(), ids=list(HARMFUL))
+def test_headers_that_were_made_to_harm(data: bytes) -> None:
+    with pytest.raises(ArtefactUnusable):
+        list(debfile.entries(io.BytesIO(data), len(data), "x"))
 
 
 def test_a_bomb() -> None:

@@ -18,7 +18,8 @@ from imagebuilder.errors import BuildFailed
 from imagebuilder.oci import encode, tar
 from imagebuilder.oci.inflate import Buffer, decompressed
 from imagebuilder.oci.layer import LayerBlob, LayerWriter
-from imagebuilder.oci.untar import SmallHeaders, cleaned, errors_of_reading, open_layer
+from imagebuilder.oci.untar import cleaned, errors_of_reading, open_layer
+from imagebuilder.tarheaders import SmallHeaders
 
 IDENTITY = f"normalise-1 {encode.IDENTITY}"
 """What decides the bytes besides the layer itself; part of the key under which results are kept."""

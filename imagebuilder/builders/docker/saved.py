@@ -14,6 +14,7 @@ from typing import cast
 from imagebuilder.errors import ArtefactUnusable
 from imagebuilder.oci.layout import read_layout
 from imagebuilder.oci.model import ImageConfig
+from imagebuilder.tarheaders import SmallHeaders
 from imagebuilder.values import Digest
 
 _MAX_JSON = 8 << 20
@@ -46,7 +47,7 @@ def read_saved(chunks: Iterable[bytes], folder: Path) -> RawImage:
     links: dict[str, str] = {}
     try:
         stream = io.BufferedReader(cast("io.RawIOBase", _Reader(iter(chunks))), _CHUNK)
-        with tarfile.open(fileobj=stream, mode="r|", encoding="utf-8") as archive:
+        with tarfile.open(fileobj=stream, mode="r|", tarinfo=SmallHeaders, encoding="utf-8") as archive:
             for member in archive:
                 name = member.name.removeprefix("./")
                 if name.startswith("/") or ".." in name.split("/"):

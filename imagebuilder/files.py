@@ -20,6 +20,8 @@ _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _FICLONE = 0x40049409
 _OTHER_PLACE = "choose another place with --output"
+YOUR_FOLDER = "run it in a folder that you may write"
+"""The advice where what is written goes to the current folder."""
 _ATTEMPTS = 100  # others may take a new name for stale; where none can be made, as in /proc, it ends
 
 

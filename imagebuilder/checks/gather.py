@@ -10,7 +10,7 @@ from pathlib import Path
 from imagebuilder.cache import Cache
 from imagebuilder.checks import kept, registry
 from imagebuilder.checks.gather_base import SeenBase, see_base
-from imagebuilder.checks.gather_wheels import MOST_WORKERS, see_wheels
+from imagebuilder.checks.gather_wheels import see_wheels
 from imagebuilder.checks.model import Finding
 from imagebuilder.checks.subject import Subject
 from imagebuilder.checks.system import assumed_packages, assumed_system
@@ -20,7 +20,7 @@ from imagebuilder.facts.debs import DebFacts, deb_facts, system_of
 from imagebuilder.facts.environment import SystemFacts
 from imagebuilder.facts.layer import LayerFacts
 from imagebuilder.facts.record import WheelFacts
-from imagebuilder.facts.store import FactStore
+from imagebuilder.facts.store import MOST_READERS, FactStore
 from imagebuilder.index.parallel import in_parallel
 from imagebuilder.lock.fetch import adopt_wheels, fetch
 from imagebuilder.lock.model import DebPackage, Lock
@@ -172,5 +172,5 @@ def _debs(
     def one(deb: DebPackage) -> DebFacts:
         return deb_facts(files[deb.sha256], deb.sha256, deb.name, cache)
 
-    workers = min(MOST_WORKERS, settings.workers)
+    workers = min(MOST_READERS, settings.workers)
     return in_parallel(reporter, "reading the Debian packages", one, lock.debs, workers=workers)

@@ -14,7 +14,7 @@ from imagebuilder.checks.subject import Misfit
 from imagebuilder.errors import ArtefactUnusable
 from imagebuilder.facts.patched import apply_patches
 from imagebuilder.facts.record import WheelFacts
-from imagebuilder.facts.store import FactStore
+from imagebuilder.facts.store import MOST_READERS, FactStore
 from imagebuilder.facts.wheel import Wheel as OpenWheel
 from imagebuilder.index.http import NotFound, Session, session
 from imagebuilder.index.parallel import in_parallel
@@ -25,9 +25,6 @@ from imagebuilder.progress import Reporter
 from imagebuilder.settings import Settings
 from imagebuilder.stack.model import Stack
 
-MOST_WORKERS = (
-    4  # threads: most of reading facts is unpacking, outside the interpreter's lock, but not all of it
-)
 _YANKED, _PATCHED = "yanked-1", "patches-apply-1"
 
 
@@ -57,7 +54,7 @@ def see_wheels(
 
         largest_first = sorted(lock.wheels, key=lambda w: -w.size)
         label = f"reading the wheels of {stack.name}"
-        workers = min(MOST_WORKERS, settings.workers)
+        workers = min(MOST_READERS, settings.workers)
         in_parallel(reporter, label, one, largest_first, workers=workers, unit="wheel")
         if reader.store.received:
             reporter.note(f"read {reader.store.received / 1e6:.0f} MB of wheels by ranges")

@@ -93,10 +93,7 @@ def main(argv: list[str] | None = None) -> None:
     sys.stdout, sys.stderr = standard_streams()
     signal.signal(signal.SIGTERM, _interrupt)  # what was begun ends as with Ctrl-C
     code = run(argv)
-    for number in (
-        signal.SIGINT,
-        signal.SIGTERM,
-    ):  # what threads still do ends soon; who insists need not wait
+    for number in (signal.SIGINT, signal.SIGTERM):  # what threads still do ends soon: who insists may leave
         signal.signal(number, _leave)
     sys.exit(code)
 

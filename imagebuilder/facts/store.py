@@ -16,6 +16,8 @@ from imagebuilder.index.ranged import RangedFile
 from imagebuilder.values import Digest
 
 FRONT_KIND = "facts-front-3"
+MOST_READERS = 4
+"""Threads that read facts at once: unpacking is outside the interpreter's lock, but not all of the work."""
 
 
 class FactStore:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from imagebuilder.cache import Cache, storage_errors
 from imagebuilder.errors import ArtefactUnusable
-from imagebuilder.files import check_writable, errors_of_writing, give, link_or_copy
+from imagebuilder.files import YOUR_FOLDER, check_writable, errors_of_writing, give, link_or_copy
 from imagebuilder.index.debian import Archive
 from imagebuilder.index.download import Wanted, fetch_all
 from imagebuilder.index.http import NotFound, Session, session
@@ -24,7 +24,6 @@ from imagebuilder.stack.model import ImageBase, Stack
 from imagebuilder.values import Digest
 
 _SHOWN = 3
-_YOUR_FOLDER = "run it in a folder that you may write"
 
 
 def fetch(
@@ -69,7 +68,7 @@ def missing(lock: Lock, cache: Cache) -> list[Wheel | DebPackage]:
 def check_wheels_place(lock: Lock, folder: Path) -> None:
     """MachineLacks where `link_wheels` may not write: asked before gigabytes are downloaded."""
     for place in {(folder / wheel.path).parent for wheel in lock.wheels}:
-        check_writable(place / "wheel", _YOUR_FOLDER)
+        check_writable(place / "wheel", YOUR_FOLDER)
 
 
 def link_wheels(lock: Lock, cache: Cache, folder: Path) -> Path | None:
@@ -85,10 +84,10 @@ def link_wheels(lock: Lock, cache: Cache, folder: Path) -> Path | None:
                 f"{wheel.filename} is not in the cache", hint=f"imagebuilder fetch {lock.stack_name}"
             )
         target = folder / wheel.path
-        with errors_of_writing(target, _YOUR_FOLDER):
+        with errors_of_writing(target, YOUR_FOLDER):
             target.parent.mkdir(parents=True, exist_ok=True)
             if not (target.exists() and target.samefile(source)):
-                give(source, target, _YOUR_FOLDER)
+                give(source, target, YOUR_FOLDER)
     return (folder / lock.wheels[0].path).parent if lock.wheels else None
 
 

@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from imagebuilder.errors import LockUnusable
-from imagebuilder.files import check_writable, new_file
+from imagebuilder.files import YOUR_FOLDER, check_writable, new_file
 from imagebuilder.lock.debs import read_debs, write_debs
 from imagebuilder.lock.fields import Bad, Fields
 from imagebuilder.lock.model import (
@@ -38,7 +38,6 @@ from imagebuilder.values import Digest, ImageRef, Platform, Release
 
 SCHEMA = 1
 _TOOL = "imagebuilder"
-_YOUR_FOLDER = "run it in a folder that you may write"
 _HEADER = "# Made by `imagebuilder lock {name}`; edit the stack file instead.\n"
 
 
@@ -66,13 +65,13 @@ def read_lock(path: Path) -> Lock:
 
 def check_lock_place(path: Path) -> None:
     """MachineLacks where `write_lock` may not write: asked before anything is resolved."""
-    check_writable(path, _YOUR_FOLDER)
+    check_writable(path, YOUR_FOLDER)
 
 
 def write_lock(path: Path, lock: Lock) -> None:
     """Write it whole or not at all."""
     data = format_lock(lock).encode()
-    with new_file(path, _YOUR_FOLDER) as file:
+    with new_file(path, YOUR_FOLDER) as file:
         file.write(data)
 
 

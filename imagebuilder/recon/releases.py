@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 from imagebuilder.checks.kept import code_of
 from imagebuilder.errors import UsageProblem
 from imagebuilder.facts.record import WheelFacts
-from imagebuilder.facts.store import FactStore
+from imagebuilder.facts.store import MOST_READERS, FactStore
 from imagebuilder.facts.tables import alternate_words, driver, layouts, runtimes
 from imagebuilder.index.parallel import in_parallel
 from imagebuilder.index.simple import Indexes, IndexFile
@@ -23,7 +23,6 @@ from imagebuilder.progress import Reporter
 from imagebuilder.recon.matrix import Question, Release, Row, matrix
 
 _KIND = "matrix-1"
-_READERS = 4  # whole wheels at once: mostly inflating and hashing
 _JUDGES = ("facts", "recon", "data", "data/layouts")  # folders whose files decide an answer
 
 
@@ -126,7 +125,7 @@ def _judged(
         return Release(version=str(file.version), facts=found, complete=full)
 
     label = f"reading {releases[0].name}"
-    workers = min(workers, _READERS) if full else workers
+    workers = min(workers, MOST_READERS) if full else workers
     read_releases = in_parallel(reporter, label, read, releases, workers=workers, unit="release")
     question = Question(
         package=canonicalize_name(package.name),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagebuilder.errors import MachineLacks, UsageProblem
-from imagebuilder.files import new_file
+from imagebuilder.files import YOUR_FOLDER, new_file
 from imagebuilder.stack.find import FOLDER, lock_path
 from imagebuilder.stack.model import Stack
 
@@ -52,7 +52,7 @@ def perform_copy(copies: Iterable[Copy], *, force: bool = False, dry_run: bool =
                 hint="use --force",
             )
         for target, data in () if dry_run else changed.items():
-            with new_file(target, hint="run it in a folder that you may write") as out:
+            with new_file(target, YOUR_FOLDER) as out:
                 out.write(data)
     except OSError as problem:
         raise MachineLacks(

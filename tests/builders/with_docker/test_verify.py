@@ -19,7 +19,7 @@ UNSTEADY = """\
 FROM scratch
 ADD {{ base.tar }} /
 RUN head -c 8 /dev/urandom | od > /var/log/install.log
-RUN mkdir -p /root/.cache/tool && date +%N > /root/.cache/tool/seen
+RUN mkdir -p /opt/.cache/tool && date +%N > /opt/.cache/tool/seen
 RUN echo always > /etc/steady
 """
 
@@ -46,9 +46,7 @@ def test_what_differs_is_named_with_its_instruction(
         "RUN head -c 8 /dev/urandom | od > /var/log/install.log: /var/log/install.log: content "
     )
     assert log.endswith(": a log of the installation with its times")
-    assert cache.startswith(
-        "RUN mkdir -p /root/.cache/tool && date +%N > …: /root/.cache/tool/seen: content "
-    )
+    assert cache.startswith("RUN mkdir -p /opt/.cache/tool && date +%N > …: /opt/.cache/tool/seen: content ")
     assert cache.endswith(": a cache that a program filled")
     assert leftovers(machine.cache) == []
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.engine import SCRIPT, TestEngine
+from tests.support.engine import SCRIPT, TestEngine, private_engine
 
 
 def engine_script(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -76,3 +76,40 @@ def test_starting_a_running_engine_changes_nothing(engine: TestEngine) -> None:
     again = engine_script("start", engine.kind)
     assert f"DOCKER_HOST={engine.host}" in again.stdout
     assert engine_script("env", engine.kind).stdout == again.stdout
+
+
+def netfilter() -> set[str]:
+    """Every rule of this machine, with its table."""
+    found = set()
+    for table in ("filter", "nat"):
+        listed = subprocess.run(
+            ["iptables", "--wait", "-t", table, "-S"], capture_output=True, text=True, check=True
+        )
+        found |= {f"{table} {rule}" for rule in listed.stdout.splitlines()}
+    return found
+
+
+@pytest.mark.docker
+def test_an_engine_leaves_the_rules_of_others_alone_and_none_of_its_own(
+    containerd_engine: TestEngine,
+) -> None:
+    """Neither its start, nor a port that it publishes, nor its end: what others publish stays published."""
+    if containerd_engine.name != containerd_engine.kind or os.geteuid() != 0:
+        pytest.skip("a second engine is started by scripts/engine, as root")
+    # Engines of other tests come and go meanwhile, each with rules that name its own network.
+    others = {rule for rule in netfilter() if " 10." not in rule}
+    with private_engine(containerd_engine, "rules") as engine:
+        subnet = engine.docker(
+            "network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Subnet}}"
+        )
+        ours = subnet.strip().replace(".0.0/24", ".0.0/16")
+        engine.docker("network", "create", "second")
+        during = netfilter()
+    after = netfilter()
+    addresses = subprocess.run(["ip", "-o", "-4", "address"], capture_output=True, text=True, check=True)
+    assert f" {ours.removesuffix('0.0/16')}128." not in addresses.stdout
+    assert len({rule for rule in during if ours in rule}) == 3
+    assert {rule for rule in during if " 10." not in rule} == others
+    assert {rule for rule in after if " 10." not in rule} == others
+    if f" {ours.removesuffix('0.0/16')}" not in addresses.stdout:  # else the next engine has it already
+        assert not {rule for rule in after if ours in rule}

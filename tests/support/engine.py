@@ -50,7 +50,7 @@ class TestEngine:
     def wait_until_gone(self, *listing: str) -> None:
         """Until all that `docker LISTING` prints now is gone; what others make meanwhile may come and go."""
         left = set(self.docker(*listing).split())
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while left := left & set(self.docker(*listing).split()):
             assert time.monotonic() < deadline, f"docker {' '.join(listing)}: {left} stay"
             time.sleep(0.1)
@@ -110,7 +110,7 @@ def private_engine(
     """
     if kind.name != kind.kind or os.geteuid() != 0:
         pytest.skip("a second engine is started by scripts/engine, as root")
-    name = f"{_PRIVATE}{name}{os.environ.get('PYTEST_XDIST_WORKER', '')}"
+    name = f"{_PRIVATE}{name}-{os.getpid()}"
     folder = Path(kind.host.removeprefix("unix://")).parent.parent / name
     script = [sys.executable, str(SCRIPT)]
     try:

@@ -13,13 +13,13 @@ import base64
 import contextlib
 import json
 import os
+import re
 import shutil
-import socket
 import subprocess
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -29,7 +29,8 @@ import pytest
 
 USER = "tester"
 PASSWORD = "correct horse: battery"
-_START_SECONDS = 30
+_START_SECONDS = 300  # it is there in a moment, but not on a machine that has much else to do
+_LISTENS = re.compile(r"(?:listening on 127\.0\.0\.1:|serving on port )(\d+)(?=\D)")
 
 
 @dataclass(kw_only=True)
@@ -86,12 +87,9 @@ def run_registry(folder: Path, *, login: str = "", tls: bool = False) -> Iterato
             registry.user, registry.password = USER, PASSWORD
             config["auth"] = _auth(folder, registry, login, stack)
 
-        def words() -> list[str]:
-            config["http"]["addr"] = registry.host
-            (folder / "config.yml").write_text(json.dumps(config))  # JSON is YAML
-            return [program, "serve", str(folder / "config.yml")]
-
-        with _running(registry, words):
+        config["http"]["addr"] = "127.0.0.1:0"
+        (folder / "config.yml").write_text(json.dumps(config))  # JSON is YAML
+        with _running(registry, [program, "serve", str(folder / "config.yml")]):
             yield registry
 
 
@@ -109,21 +107,23 @@ def run_crane(folder: Path) -> Iterator[TestRegistry]:
         pytest.skip("crane is not installed (scripts/debian-tools FOLDER crane)")
     registry = TestRegistry(host="", storage=folder / "storage", log=folder / "registry.log")
     registry.storage.mkdir(parents=True)
-    serve = [program, "registry", "serve", "--disk", str(registry.storage), "--address"]
-    with _running(registry, lambda: [*serve, registry.host]):
+    serve = [program, "registry", "serve", "--disk", str(registry.storage), "--address", "127.0.0.1:0"]
+    with _running(registry, serve):
         yield registry
 
 
 @contextlib.contextmanager
-def _running(registry: TestRegistry, words: Callable[[], list[str]]) -> Iterator[None]:
-    """Started on a free port by the command that `words` gives for `registry.host`; stopped at the end."""
-    for _ in range(5):  # another process may take the free port first
-        registry.host = f"127.0.0.1:{_free_port()}"
-        if process := _start(words(), registry):
-            break
-    else:
-        pytest.fail(f"the registry does not start:\n{registry.log.read_text()[-3000:]}")
+def _running(registry: TestRegistry, words: list[str]) -> Iterator[None]:
+    """Started by this command, on a port that it chooses itself and tells in its log; stopped at the end."""
+    with registry.log.open("wb") as log:
+        process = subprocess.Popen(words, stdout=log, stderr=log)
     try:
+        end = time.monotonic() + _START_SECONDS
+        while not (told := _LISTENS.search(registry.log.read_text())):
+            if process.poll() is not None or time.monotonic() > end:
+                pytest.fail(f"the registry does not start:\n{registry.log.read_text()[-3000:]}")
+            time.sleep(0.05)
+        registry.host = f"127.0.0.1:{told[1]}"
         yield
     finally:
         process.terminate()
@@ -132,27 +132,6 @@ def _running(registry: TestRegistry, words: Callable[[], list[str]]) -> Iterator
         process.kill()
         process.wait()
         shutil.rmtree(registry.storage, ignore_errors=True)
-
-
-def _start(words: list[str], registry: TestRegistry) -> subprocess.Popen[bytes] | None:
-    with registry.log.open("ab") as log:
-        process = subprocess.Popen(words, stdout=log, stderr=log)
-    host, port = registry.host.split(":")
-    end = time.monotonic() + _START_SECONDS
-    while process.poll() is None and time.monotonic() < end:
-        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 1):
-            return process
-        time.sleep(0.05)
-    process.kill()
-    process.wait()
-    return None
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _auth(folder: Path, registry: TestRegistry, login: str, stack: contextlib.ExitStack) -> dict[str, Any]:

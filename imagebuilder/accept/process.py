@@ -29,9 +29,9 @@ _PYTHONS = ("python3", "python")
 class ProcessServer:
     """A server as a process; its output goes to a file."""
 
-    def __init__(self, process: subprocess.Popen[bytes], url: str, log: Path) -> None:
-        self._process, self._log = process, log
-        self.url = url
+    def __init__(self, process: subprocess.Popen[bytes], port: FreePort, log: Path) -> None:
+        self._process, self._port, self._log = process, port, log
+        self.url = f"http://127.0.0.1:{port.number}"
 
     def ended(self) -> str | None:
         """How the process ended."""
@@ -49,6 +49,7 @@ class ProcessServer:
     def stop(self) -> None:
         """Ask it to end, then make it."""
         end(self._process)
+        self._port.close()
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -97,12 +98,17 @@ class ProcessRuntime:
 
     def start(self, launch: Launch) -> ProcessServer:
         """Start it on a free port of 127.0.0.1."""
-        port = free_port()
-        words = with_option(with_option(launch.command, "--port", str(port)), "--host", "127.0.0.1")
+        port = FreePort()
+        words = with_option(launch.command, "--port", str(port.number))
+        words = with_option(words, "--host", "127.0.0.1")
         log = self._root / f"{launch.arm}-{len(self._servers)}.log"
-        with log.open("wb") as out:
-            process = self._popen(words, launch, out.fileno())
-        server = ProcessServer(process, f"http://127.0.0.1:{port}", log)
+        try:
+            with log.open("wb") as out:
+                process = self._popen(words, launch, out.fileno())
+        except BaseException:
+            port.close()
+            raise
+        server = ProcessServer(process, port, log)
         self._servers.append(server)
         return server
 
@@ -161,12 +167,28 @@ def die_with_parent() -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def free_port() -> int:
-    """One of 127.0.0.1 that nobody has, for now."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port: int = listening.getsockname()[1]
-        return port
+class FreePort:
+    """A port that nobody else is given until `close`, and on which a server of ours can listen meanwhile.
+
+    It is bound, not listened on: whoever connects is refused. The kernel gives it to nobody who asks for any,
+    and lets those listen who set SO_REUSEADDR, as servers do. Source: socket(7), ip(7). number: a certain one
+    (OSError where somebody has it).
+    """
+
+    def __init__(self, host: str = "127.0.0.1", number: int = 0) -> None:
+        self._held = socket.socket()
+        try:
+            self._held.bind((host, number))
+        except OSError:
+            self._held.close()
+            raise
+        # Only now: with it, bind would share a port that another process holds in this way.
+        self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.number: int = self._held.getsockname()[1]
+
+    def close(self) -> None:
+        """May be called again."""
+        self._held.close()
 
 
 def with_option(words: tuple[str, ...], option: str, value: str) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from typing import Any
 
 from imagebuilder.accept.container import LABEL, OWNER, is_leftover
 from imagebuilder.accept.model import HostFacts, RuntimeKind
-from imagebuilder.accept.process import free_port, with_option
+from imagebuilder.accept.process import FreePort, with_option
 from imagebuilder.accept.server import Launch, Script
 from imagebuilder.deploy.forward import Forward
 from imagebuilder.deploy.kubectl import Cluster
@@ -50,14 +50,14 @@ class PodServer:
 
     def __init__(self, runtime: KubernetesRuntime, name: str, port: int) -> None:
         self._runtime, self._name, self.port = runtime, name, port
-        self._local = free_port()
+        self._local = FreePort()
         self._way: Forward | None = None
         self.stopped = False
 
     @property
     def url(self) -> str:
         """Refuses connections until the server listens: kubectl gives up a way that leads nowhere."""
-        return f"http://127.0.0.1:{self._local}"
+        return f"http://127.0.0.1:{self._local.number}"
 
     def ended(self) -> str | None:
         """As the agent says, or the cluster where the whole pod has ended. MachineLacks: the way is gone."""
@@ -67,7 +67,7 @@ class PodServer:
         if told["ended"] is not None:
             return str(told["ended"])
         if self._way is None and told["listening"]:
-            self._way = self._runtime.forward(self._local, self.port)
+            self._way = self._runtime.forward(self._local.number, self.port)
         if self._way is not None and not self._way.open:
             raise MachineLacks(
                 "the connection to the pod broke in the middle of the acceptance",
@@ -91,6 +91,7 @@ class PodServer:
                 self._runtime.tell("stop", name=self._name)
         if self._way is not None:
             self._way.close()
+        self._local.close()
 
 
 class KubernetesRuntime:
@@ -120,7 +121,7 @@ class KubernetesRuntime:
         self._node = ""
         self._path_ms: float | None = None
         self._agent: Forward | None = None
-        self._local = 0
+        self._local = FreePort()
         self._servers: list[PodServer] = []
         self._end = threading.Event()
         self._beats: threading.Thread | None = None
@@ -138,6 +139,7 @@ class KubernetesRuntime:
             with suppress(ImagebuilderError):
                 self._post({"do": "end"}, _ANSWER_SECONDS)
             self._agent.close()
+        self._local.close()
         if self._applied:
             with self._reporter.task(f"removing job {self._job}"):
                 self._delete(self._job)
@@ -210,7 +212,6 @@ class KubernetesRuntime:
         self._cluster.apply(self._documents, self._reporter)
         with self._reporter.task(f"waiting for the pod of {self._job}"):
             self._wait()
-        self._local = free_port()
         self._agent = self._ready()
         times = []
         for _ in range(_ROUND_TRIPS):
@@ -273,7 +274,7 @@ class KubernetesRuntime:
         """The way to the agent. It listens within a moment; kubectl gives up the way until then."""
         deadline = time.monotonic() + _ANSWER_SECONDS
         while True:
-            way = self.forward(self._local, self._agent_port)
+            way = self.forward(self._local.number, self._agent_port)
             try:
                 self._post({"do": "beat"}, _ANSWER_SECONDS)
                 return way
@@ -344,7 +345,7 @@ class KubernetesRuntime:
             raise NotAccepted(f"the pod ended in the middle of the acceptance ({state.why})") from None
 
     def _post(self, body: dict[str, Any], seconds: float) -> dict[str, Any]:
-        way = http.client.HTTPConnection("127.0.0.1", self._local, timeout=seconds)
+        way = http.client.HTTPConnection("127.0.0.1", self._local.number, timeout=seconds)
         try:
             way.request("POST", "/", json.dumps(body).encode())
             answer = way.getresponse()

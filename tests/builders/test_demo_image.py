@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from imagebuilder.accept.process import FreePort
 from imagebuilder.oci.layout import read_layout
 from imagebuilder.oci.model import ImageConfig
 from tests.support.command import Machine, give_files
@@ -96,9 +97,11 @@ def test_debian_is_whole_and_takes_more(image: tuple[Path, ImageConfig]) -> None
 
 def test_its_own_command_serves(image: tuple[Path, ImageConfig]) -> None:
     root, config = image
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    with closing(FreePort()) as port:
+        _serves(root, config, port.number)
+
+
+def _serves(root: Path, config: ImageConfig, port: int) -> None:
     command = [*config.entrypoint, *config.command]
     assert "8000" in command
     command[command.index("8000")] = str(port)
@@ -109,7 +112,7 @@ def test_its_own_command_serves(image: tuple[Path, ImageConfig]) -> None:
             while status is None:
                 assert server.poll() is None, "the server has ended"
                 try:
-                    with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=30) as answer:
+                    with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=120) as answer:
                         status = answer.status
                 except urllib.error.HTTPError as error:
                     status = error.code if error.code != 503 else None

@@ -6,7 +6,6 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from imagebuilder.accept.process import FreePort
 from imagebuilder.builders.docker.engine import Engine
 from imagebuilder.deploy.container import Container, container_of
 from imagebuilder.deploy.switch import Switch
@@ -121,12 +121,6 @@ class Heard(Silent):
         self.lines.append(text)
 
 
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
-
-
 @dataclass
 class Service:
     """One service on one engine: what to deploy, and what the engine then has of it."""
@@ -134,8 +128,13 @@ class Service:
     engine: Engine
     image: str
     name: str = field(default_factory=lambda: f"deploy-test-{secrets.token_hex(4)}")
-    port: int = field(default_factory=free_port)
+    free: FreePort = field(default_factory=FreePort)
     heard: Heard = field(default_factory=Heard)
+
+    @property
+    def port(self) -> int:
+        """Where it serves on this machine; nobody else can meanwhile."""
+        return self.free.number
 
     SERVER = ("python3", "-m", "http.server", "8000")
 
@@ -150,7 +149,7 @@ class Service:
             "shm": 64 << 20,
             "ulimits": (),
             "health_path": "/",
-            "startup_timeout": 60,
+            "startup_timeout": 600,
             "stop_timeout": 1,
         }
         return container_of(stack_of(docker=DeployDocker(**fields | settings)), self.image)
@@ -166,10 +165,14 @@ class Service:
             reporter=self.heard,
         )
 
+    def listed(self) -> list[Any]:
+        """Its containers; a command that runs beside a test may remove one while they are listed."""
+        filters = {"name": f"^/{self.name}"}
+        return list(self.engine.client.containers.list(all=True, filters=filters, ignore_removed=True))
+
     def seen(self) -> dict[str, Any]:
         """Suffix of the name → what the engine says of that container."""
-        listed = self.engine.client.containers.list(all=True, filters={"name": f"^/{self.name}"})
-        return {(c.name or "").removeprefix(self.name): c.attrs for c in listed}
+        return {(c.name or "").removeprefix(self.name): c.attrs for c in self.listed()}
 
     def states(self) -> dict[str, str]:
         """Suffix of the name → status."""
@@ -181,8 +184,9 @@ class Service:
         return environment.get(name)
 
     def close(self) -> None:
-        for container in self.engine.client.containers.list(all=True, filters={"name": f"^/{self.name}"}):
+        for container in self.listed():
             container.remove(force=True, v=True)
+        self.free.close()
 
 
 @pytest.fixture

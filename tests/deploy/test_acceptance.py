@@ -8,12 +8,11 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ import pytest
 from imagebuilder.accept import results
 from imagebuilder.accept.container import OWNER, owner_now
 from imagebuilder.accept.model import ARMS, Scenario
+from imagebuilder.accept.process import FreePort
 from imagebuilder.accept.scenario import make_scenario
 from imagebuilder.accept.server import Launch, Script, wait_healthy
 from imagebuilder.deploy.acceptance import KubernetesRuntime, program
@@ -37,7 +37,7 @@ from imagebuilder.values import Digest
 from tests.accept.test_cli import kept, placed
 from tests.deploy.conftest import Environment
 from tests.deploy.stacks import IMAGE
-from tests.support.command import ROOT, Machine
+from tests.support.command import ROOT, WAIT, Machine
 from tests.support.fake_registry import FakeRegistry
 from tests.support.kube_api import KubeApi, kube_api
 from tests.support.kube_node import Node
@@ -46,20 +46,19 @@ pytest.importorskip("fastapi")
 LOCK = read_lock(ROOT / "stacks" / "pylock.demo.toml")
 
 
-def free_ports() -> int:
-    """The first of three ports in a row that nobody has: pods of these tests share this machine's network.
-
-    Below those that a kernel gives to whoever asks for any.
-    """
+@contextmanager
+def free_ports() -> Iterator[int]:
+    """The first of three ports in a row that nobody has: pods of these tests share this machine's network."""
     while True:
-        first = 20000 + 4 * secrets.randbelow(3000)
-        with socket.socket() as one, socket.socket() as two, socket.socket() as three:
+        with ExitStack() as held:
+            first = 20000 + 4 * secrets.randbelow(3000)  # below those that a kernel gives
             try:
-                for number, taken in enumerate((one, two, three)):
-                    taken.bind(("0.0.0.0", first + number))
+                for number in range(first, first + 3):
+                    held.callback(FreePort("0.0.0.0", number).close)
             except OSError:
                 continue
-        return first
+            yield first
+            return
 
 
 @dataclass
@@ -103,7 +102,11 @@ def place(kubectl: Environment, tmp_path: Path) -> Iterator[Place]:
 
 @contextmanager
 def placing(kubectl: Environment, folder: Path) -> Iterator[Place]:
-    port = free_ports()
+    with free_ports() as port:
+        yield from _placing(kubectl, folder, port)
+
+
+def _placing(kubectl: Environment, folder: Path, port: int) -> Iterator[Place]:
     machine = placed(
         folder / "machine", lambda text: text.replace("port = 8000", f'port = {port}\nshm = "16MiB"')
     )
@@ -139,7 +142,7 @@ def processes(folder: Path) -> list[int]:
 
 
 def until(condition: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + WAIT
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.05)
@@ -161,7 +164,7 @@ def test_secrets_stay_in_the_cluster(place: Place) -> None:
     script = "import os, sys; print(os.environ['HF_TOKEN'][::-1])"
     words = ("python3", "-c", "import os; print('token', os.environ['HF_TOKEN'], os.environ['A'])")
     with place.runtime() as runtime:
-        assert runtime.run(Script(name="s", source=script, data=b"0"), place.launch(), 30) == b"yranac_fh\n"
+        assert runtime.run(Script(name="s", source=script, data=b"0"), place.launch(), 120) == b"yranac_fh\n"
         server = runtime.start(place.launch(command=words, env=(("A", "$(HOME)"),)))
         until(server.ended, "it ends at once")
         assert server.log(5) == ["token (redacted) $(HOME)"]
@@ -174,14 +177,13 @@ def test_secrets_stay_in_the_cluster(place: Place) -> None:
 def test_scripts_that_fail(place: Place) -> None:
     with place.runtime() as runtime:
         with pytest.raises(NotAccepted, match="exit status 3") as failed:
-            runtime.run(
-                Script(name="s", source="print('lost'); raise SystemExit(3)", data=b""), place.launch(), 30
-            )
+            lost = Script(name="s", source="print('lost'); raise SystemExit(3)", data=b"")
+            runtime.run(lost, place.launch(), 120)
         assert failed.value.seen == ""
         with pytest.raises(NotAccepted, match="did not end within 1 s"):
             runtime.run(Script(name="s", source="import time; time.sleep(60)", data=b""), place.launch(), 1)
         with pytest.raises(NotAccepted, match="ZeroDivisionError"):
-            runtime.run(Script(name="s", source="1/0", data=b""), place.launch(), 30)
+            runtime.run(Script(name="s", source="1/0", data=b""), place.launch(), 120)
 
 
 def test_servers_that_fail(place: Place) -> None:
@@ -192,11 +194,11 @@ def test_servers_that_fail(place: Place) -> None:
             runtime.start(replace(launch, command=("/no/such/program",)))
         server = runtime.start(crash)
         with pytest.raises(NotAccepted, match=r"ended while starting \(exit status 1\)") as failed:
-            asyncio.run(wait_healthy(server, crash, 60, Silent()))
+            asyncio.run(wait_healthy(server, crash, WAIT, Silent()))
         assert "CUDA out of memory" in str(failed.value)
         server.stop()
         good = runtime.start(launch)
-        asyncio.run(wait_healthy(good, launch, 60, Silent()))
+        asyncio.run(wait_healthy(good, launch, WAIT, Silent()))
         with pytest.raises(NotAccepted, match="both servers would listen on one port"):
             runtime.start(replace(launch, command=("python3", "-m", "http.server")))
         good.stop()
@@ -223,12 +225,10 @@ def test_a_connection_that_breaks(place: Place) -> None:
     launch = place.launch()
     with place.runtime() as runtime:
         server = runtime.start(launch)
-        asyncio.run(wait_healthy(server, launch, 60, Silent()))
+        asyncio.run(wait_healthy(server, launch, WAIT, Silent()))
         place.node.cut()
         with pytest.raises(MachineLacks, match=r"does not answer|broke") as broken:
-            for _ in range(100):  # kubectl notices in its own time
-                server.ended()
-                time.sleep(0.1)
+            until(server.ended, "kubectl notices in its own time")
         assert "accept again" in broken.value.hint
     assert place.jobs() == []
 
@@ -299,25 +299,34 @@ def test_what_a_killed_run_left_is_removed_and_nothing_else(place: Place) -> Non
         assert runtime.clean() == 0
 
 
+# An agent whose clock is ahead as soon as there is a file `later`.
+AHEAD = """\
+import os, time
+really = time.monotonic
+time.monotonic = lambda: really() + 1000 * os.path.exists("later")
+"""
+
+
 def test_an_agent_that_nobody_asks_ends(tmp_path: Path) -> None:
     """And all that it started."""
-    port = free_ports()
-    asked = {"port": port, "silence": 2, "secrets": []}
-    agent = subprocess.Popen(
-        [sys.executable, "-c", program()],
-        env={**os.environ, AGENT: json.dumps(asked), "TMPDIR": str(tmp_path)}, cwd=tmp_path,
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert agent.stdout is not None
-    assert agent.stdout.readline() == "ready\n"
-    way = http.client.HTTPConnection("127.0.0.1", port)
-    words = [sys.executable, "-c", "import time; time.sleep(600)"]
-    way.request("POST", "/", json.dumps({"do": "start", "name": "a", "words": words, "env": {}}))
-    assert way.getresponse().read() == b"{}"
-    assert len(processes(tmp_path)) == 2
-    assert agent.wait(60) == 0
-    assert agent.stdout.read() == "nobody asks any more\n"
-    until(lambda: not processes(tmp_path), "its server was left")
+    with free_ports() as port:
+        asked = {"port": port, "silence": 600, "secrets": []}
+        agent = subprocess.Popen(
+            [sys.executable, "-c", AHEAD + program()],
+            env={**os.environ, AGENT: json.dumps(asked), "TMPDIR": str(tmp_path)}, cwd=tmp_path,
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert agent.stdout is not None
+        assert agent.stdout.readline() == "ready\n"
+        way = http.client.HTTPConnection("127.0.0.1", port)
+        words = [sys.executable, "-c", "import time; time.sleep(600)"]
+        way.request("POST", "/", json.dumps({"do": "start", "name": "a", "words": words, "env": {}}))
+        assert way.getresponse().read() == b"{}"
+        assert len(processes(tmp_path)) == 2
+        (tmp_path / "later").touch()
+        assert agent.wait(WAIT) == 0
+        assert agent.stdout.read() == "nobody asks any more\n"
+        until(lambda: not processes(tmp_path), "its server was left")
 
 
 # ---------------------------------------------------------------- the command
@@ -406,12 +415,11 @@ def test_ended_from_outside(pushed: tuple[Place, str, Digest], how: signal.Signa
     path.write_text(path.read_text().replace("rounds = 2", "rounds = 300"))
     process = place.machine.start(*accept_words(ref))
     folder = place.machine.work / "results"
-    until(
-        lambda: any(folder.rglob("run.json.gz")) and results.read_run(kept(folder)).units > 0,
-        "no unit was kept",
-    )
+    while not (any(folder.rglob("run.json.gz")) and results.read_run(kept(folder)).units > 0):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
     process.send_signal(how)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=WAIT)
     if how is signal.SIGINT:
         assert process.returncode == 130, err
         assert "Traceback" not in err

@@ -8,16 +8,17 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from imagebuilder.builders.docker.engine import Engine
-from imagebuilder.deploy.container import compose_file, run_words
+from imagebuilder.deploy.container import Container, compose_file, run_words
 from imagebuilder.deploy.text import yaml_document
 from imagebuilder.errors import DeployFailed, MachineLacks
 from imagebuilder.stack.model import Mount
-from tests.deploy.conftest import Demo, Service, free_port
+from tests.deploy.conftest import Demo, Service
 from tests.support.compose import compose_plugin
 from tests.support.engine import TestEngine, find_gpu_engine
 
@@ -34,6 +35,7 @@ def answers(service: Service) -> bool:
 
 # ---------------------------------------------------------------- docker run and the SDK make the same
 
+VOLUME = "of-the-service"
 OPTIONS: list[dict[str, Any]] = [
     {},
     {"command": (), "env": (("A", 'it\'s $(id) "x", y'),), "restart": "on-failure"},
@@ -45,8 +47,17 @@ OPTIONS: list[dict[str, Any]] = [
         "publish": "30999",
         "shm": 3 << 20,
     },
-    {"gpus": (0, 2), "mounts": (Mount(source="deploy-test-volume", target="/cache"),), "restart": "no"},
+    {"gpus": (0, 2), "mounts": (Mount(source=VOLUME, target="/cache"),), "restart": "no"},
 ]
+
+
+def container_with(service: Service, options: dict[str, Any]) -> Container:
+    """The container of these options; its volume is no other test's."""
+    mounts = tuple(
+        replace(mount, source=service.name) if mount.source == VOLUME else mount
+        for mount in options.get("mounts", ())
+    )
+    return service.container(**options | {"mounts": mounts})
 
 
 def comparable(attrs: dict[str, Any]) -> dict[str, Any]:
@@ -75,7 +86,7 @@ def present(value: Any) -> Any:
 def test_the_printed_command_makes_the_same_container(
     service: Service, test_engine: TestEngine, options: dict[str, Any]
 ) -> None:
-    wanted = service.container(**options)
+    wanted = container_with(service, options)
     switch = service.switch(wanted, values=dict.fromkeys(wanted.secrets, "hf_value"))
     made = switch._create("-sdk").attrs
     words = list(run_words(wanted))
@@ -95,7 +106,7 @@ def test_the_printed_command_makes_the_same_container(
             assert ours[part] == theirs[part]
     finally:
         service.close()
-        for volume in service.engine.client.volumes.list(filters={"name": "deploy-test-volume"}):
+        for volume in service.engine.client.volumes.list(filters={"name": service.name}):
             volume.remove(force=True)
 
 
@@ -104,7 +115,7 @@ def test_the_printed_command_makes_the_same_container(
 def test_compose_makes_the_same_container(
     service: Service, test_engine: TestEngine, options: dict[str, Any]
 ) -> None:
-    wanted = service.container(**options)
+    wanted = container_with(service, options)
     made = service.switch(wanted, values=dict.fromkeys(wanted.secrets, "hf_value"))._create("-sdk").attrs
     document = compose_file(wanted)
     (described,) = document["services"].values()
@@ -184,10 +195,20 @@ def test_nothing_to_roll_back_to(service: Service) -> None:
 def test_the_old_one_is_put_back(service: Service, command: tuple[str, ...], timeout: int, why: str) -> None:
     old = service.switch(env=(("V", "1"),)).deploy()
     older = service.switch(env=(("V", "2"),)).deploy()
+    switch = service.switch(
+        command=command, startup_timeout=timeout, secrets=("HF_TOKEN",), values={"HF_TOKEN": "hf_canary"}
+    )
+    passed = 0
+
+    def sleep(_: float) -> None:  # its time is up when it has said something, however fast this machine is
+        nonlocal passed
+        time.sleep(0.05)
+        if b"still loading" in service.engine.client.containers.get(service.name).logs():
+            passed = timeout + 1
+
+    switch.sleep, switch.clock = sleep, lambda: passed
     with pytest.raises(DeployFailed, match=why) as caught:
-        service.switch(
-            command=command, startup_timeout=timeout, secrets=("HF_TOKEN",), values={"HF_TOKEN": "hf_canary"}
-        ).deploy()
+        switch.deploy()
     assert "boom (redacted)" in caught.value.seen or "still loading" in caught.value.seen
     assert "hf_canary" not in f"{caught.value}{service.heard.lines}"
     assert service.states() == {"": "running", "-previous": "exited"}
@@ -286,7 +307,7 @@ def test_a_killed_command_for_real(service: Service, test_engine: TestEngine) ->
     if child == 0:  # the SDK's connections are not shared: a new one
         try:
             with Engine.connect(test_engine.environment) as engine:
-                other = Service(engine=engine, image=service.image, name=service.name, port=service.port)
+                other = Service(engine=engine, image=service.image, name=service.name, free=service.free)
                 other.switch(command=SILENT, env=(("V", "2"),)).deploy()
         finally:
             os._exit(0)
@@ -351,14 +372,15 @@ def test_the_command(demo: Demo, make_service: Callable[[Engine], Service]) -> N
     """Build, refuse, deploy, find unchanged; and what --dry-run prints is started by a shell alike."""
     found = find_gpu_engine()
     machine = demo.machine
-    port = free_port()
     with Engine.connect(found.environment) as engine:
         service = make_service(engine)
         stack = machine.run("init", "demo")
         assert stack.code == 0, stack.err
         file = machine.work / "stacks" / "demo.toml"
         content = file.read_text().replace("[deploy.docker]", f'[deploy.docker]\nname = "{service.name}"')
-        file.write_text(content.replace('"127.0.0.1:8000"', f'"127.0.0.1:{port}"').replace('"none"', '"all"'))
+        file.write_text(
+            content.replace('"127.0.0.1:8000"', f'"127.0.0.1:{service.port}"').replace('"none"', '"all"')
+        )
         machine.environment.update({k: v for k, v in found.environment.items() if k.startswith("DOCKER_")})
         built = machine.run("build", "demo", "--builder", "direct")
         assert built.code == 0, built.err

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.support.command import WAIT
 from tests.support.spdy import Session
 
 Json = dict[str, Any]
@@ -114,7 +115,7 @@ class Node:
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         process.terminate()  # the agent ends what it started
         try:
-            process.wait(10)
+            process.wait(WAIT)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()

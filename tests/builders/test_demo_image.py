@@ -9,17 +9,17 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from imagebuilder.accept.process import FreePort
 from imagebuilder.oci.layout import read_layout
 from imagebuilder.oci.model import ImageConfig
 from tests.support.command import Machine, give_files
 from tests.support.debian import file, make_deb
 from tests.support.golden import fetch
+from tests.support.ports import free_ports
 
 pytestmark = [
     pytest.mark.network,
@@ -97,8 +97,8 @@ def test_debian_is_whole_and_takes_more(image: tuple[Path, ImageConfig]) -> None
 
 def test_its_own_command_serves(image: tuple[Path, ImageConfig]) -> None:
     root, config = image
-    with closing(FreePort()) as port:
-        _serves(root, config, port.number)
+    with ExitStack() as held:
+        _serves(root, config, free_ports(1, held))
 
 
 def _serves(root: Path, config: ImageConfig, port: int) -> None:

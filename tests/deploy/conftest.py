@@ -8,13 +8,13 @@ import secrets
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from imagebuilder.accept.process import FreePort
 from imagebuilder.builders.docker.engine import Engine
 from imagebuilder.deploy.container import Container, container_of
 from imagebuilder.deploy.switch import Switch
@@ -27,6 +27,7 @@ from tests.deploy.stacks import stack_of
 from tests.support.command import Machine
 from tests.support.engine import TestEngine, find_engine, find_gpu_engine
 from tests.support.kube_api import KubeApi
+from tests.support.ports import free_ports
 
 Environment = Callable[[KubeApi], dict[str, str]]
 
@@ -123,18 +124,13 @@ class Heard(Silent):
 
 @dataclass
 class Service:
-    """One service on one engine: what to deploy, and what the engine then has of it."""
+    """One service on one engine: what to deploy, and what the engine then has of it. port: here."""
 
     engine: Engine
     image: str
+    port: int
     name: str = field(default_factory=lambda: f"deploy-test-{secrets.token_hex(4)}")
-    free: FreePort = field(default_factory=FreePort)
     heard: Heard = field(default_factory=Heard)
-
-    @property
-    def port(self) -> int:
-        """Where it serves on this machine; nobody else can meanwhile."""
-        return self.free.number
 
     SERVER = ("python3", "-m", "http.server", "8000")
 
@@ -186,20 +182,18 @@ class Service:
     def close(self) -> None:
         for container in self.listed():
             container.remove(force=True, v=True)
-        self.free.close()
 
 
 @pytest.fixture
 def make_service(demo: Demo) -> Iterator[Callable[[Engine], Service]]:
-    made: list[Service] = []
+    with ExitStack() as held:
 
-    def make(engine: Engine) -> Service:
-        made.append(Service(engine=engine, image=str(demo.name)))
-        return made[-1]
+        def make(engine: Engine) -> Service:
+            made = Service(engine=engine, image=str(demo.name), port=free_ports(1, held))
+            held.callback(made.close)
+            return made
 
-    yield make
-    for service in made:
-        service.close()
+        yield make
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import asyncio
 import http.client
 import json
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -22,7 +21,6 @@ import pytest
 from imagebuilder.accept import results
 from imagebuilder.accept.container import OWNER, owner_now
 from imagebuilder.accept.model import ARMS, Scenario
-from imagebuilder.accept.process import FreePort
 from imagebuilder.accept.scenario import make_scenario
 from imagebuilder.accept.server import Launch, Script, wait_healthy
 from imagebuilder.deploy.acceptance import KubernetesRuntime, program
@@ -41,24 +39,10 @@ from tests.support.command import ROOT, WAIT, Machine
 from tests.support.fake_registry import FakeRegistry
 from tests.support.kube_api import KubeApi, kube_api
 from tests.support.kube_node import Node
+from tests.support.ports import free_ports
 
 pytest.importorskip("fastapi")
 LOCK = read_lock(ROOT / "stacks" / "pylock.demo.toml")
-
-
-@contextmanager
-def free_ports() -> Iterator[int]:
-    """The first of three ports in a row that nobody has: pods of these tests share this machine's network."""
-    while True:
-        with ExitStack() as held:
-            first = 20000 + 4 * secrets.randbelow(3000)  # below those that a kernel gives
-            try:
-                for number in range(first, first + 3):
-                    held.callback(FreePort("0.0.0.0", number).close)
-            except OSError:
-                continue
-            yield first
-            return
 
 
 @dataclass
@@ -102,8 +86,8 @@ def place(kubectl: Environment, tmp_path: Path) -> Iterator[Place]:
 
 @contextmanager
 def placing(kubectl: Environment, folder: Path) -> Iterator[Place]:
-    with free_ports() as port:
-        yield from _placing(kubectl, folder, port)
+    with ExitStack() as held:  # pods of these tests share this machine's network
+        yield from _placing(kubectl, folder, free_ports(3, held))
 
 
 def _placing(kubectl: Environment, folder: Path, port: int) -> Iterator[Place]:
@@ -309,7 +293,8 @@ time.monotonic = lambda: really() + 1000 * os.path.exists("later")
 
 def test_an_agent_that_nobody_asks_ends(tmp_path: Path) -> None:
     """And all that it started."""
-    with free_ports() as port:
+    with ExitStack() as held:
+        port = free_ports(1, held)
         asked = {"port": port, "silence": 600, "secrets": []}
         agent = subprocess.Popen(
             [sys.executable, "-c", AHEAD + program()],

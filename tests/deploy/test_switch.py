@@ -29,7 +29,7 @@ SILENT = ("python3", "-c", "import time; print('still loading', flush=True); tim
 
 
 def answers(service: Service) -> bool:
-    with urllib.request.urlopen(f"http://127.0.0.1:{service.port}/", timeout=20) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{service.port}/", timeout=240) as answer:
         return int(answer.status) == 200
 
 
@@ -307,7 +307,7 @@ def test_a_killed_command_for_real(service: Service, test_engine: TestEngine) ->
     if child == 0:  # the SDK's connections are not shared: a new one
         try:
             with Engine.connect(test_engine.environment) as engine:
-                other = Service(engine=engine, image=service.image, name=service.name, free=service.free)
+                other = Service(engine=engine, image=service.image, name=service.name, port=service.port)
                 other.switch(command=SILENT, env=(("V", "2"),)).deploy()
         finally:
             os._exit(0)

@@ -112,7 +112,13 @@ def private_engine(
         pytest.skip("a second engine is started by scripts/engine, as root")
     name = f"{_PRIVATE}{name}-{os.getpid()}"
     folder = Path(kind.host.removeprefix("unix://")).parent.parent / name
-    script = [sys.executable, str(SCRIPT)]
+
+    def script(*words: str) -> None:
+        done = subprocess.run(
+            [sys.executable, str(SCRIPT), *words], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
     try:
         if size:
             (folder / "data").mkdir(parents=True)
@@ -120,11 +126,11 @@ def private_engine(
                 ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder / "data")], check=True
             )
         more = ["--gpu-stub"] if gpu_stub else []
-        subprocess.run([*script, "start", kind.kind, "--name", name, *more], check=True, capture_output=True)
+        script("start", kind.kind, "--name", name, *more)
         host = f"unix://{folder}/docker.sock"
         yield replace(kind, name=name, host=host, variables={**kind.variables, "DOCKER_HOST": host})
     finally:
-        subprocess.run([*script, "remove", name], check=True, capture_output=True)
+        script("remove", name)
 
 
 @cache
@@ -162,7 +168,7 @@ def _ambient() -> list[TestEngine]:
 
     host = AT_START.get("DOCKER_HOST", "unix:///var/run/docker.sock")
     try:
-        client = docker.DockerClient(base_url=host, timeout=10)
+        client = docker.DockerClient(base_url=host, timeout=120)
         info: dict[str, Any] = client.info()
     except docker.errors.DockerException:
         return []

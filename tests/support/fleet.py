@@ -53,7 +53,7 @@ def _proxy(path: Path, engine: str) -> Iterator[None]:
                 server.sendall(_UPGRADE)
                 answer = b""
                 while b"\r\n\r\n" not in answer:
-                    answer += server.recv(1)
+                    answer += server.recv(1) or b"ended\r\n\r\n"
                 assert b" 101 " in answer.split(b"\r\n")[0], answer
                 for source, target in ((client, server), (server, client)):
                     threading.Thread(target=_pass_on, args=(source, target), daemon=True).start()

@@ -6,19 +6,40 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.builders.with_docker.conftest import Made, Workplace
-from tests.support.command import Machine, Outcome, leftovers, outcome_of
+from tests.support.command import WAIT, Machine, Outcome, leftovers, outcome_of
 from tests.support.engine import SCRIPT, TestEngine, private_engine
 from tests.support.registry import run_registry
 
 pytestmark = [pytest.mark.docker, pytest.mark.network]
 
 BUILD = ("build", "stack/real.toml", "--locked", "--builder", "docker", "--tag", "imagebuilder-test:fault")
+
+
+OwnEngine = Callable[[TestEngine], TestEngine]
+
+
+@pytest.fixture(scope="module")
+def own_engine() -> Iterator[OwnEngine]:
+    """An engine of this module's own, of the same kind.
+
+    A step that two builds share BuildKit runs once: what one of them suffers, or breaks off, the other would.
+    """
+    made: dict[str, TestEngine] = {}
+    with ExitStack() as stack:
+
+        def like(engine: TestEngine) -> TestEngine:
+            if engine.kind not in made:
+                made[engine.kind] = stack.enter_context(private_engine(engine, f"faults{len(made)}"))
+            return made[engine.kind]
+
+        yield like
 
 
 def check(outcome: Outcome, machine: Machine, code: int, *says: str) -> None:
@@ -42,8 +63,8 @@ def processes_with(text: str) -> list[str]:
     return found
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT
     while not condition():
         assert time.monotonic() < deadline, "it did not come to that"
         time.sleep(0.05)
@@ -58,17 +79,22 @@ def building(machine: Machine) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted(each_store: TestEngine, workplace: Workplace, direct: Made, how: signal.Signals) -> None:
-    machine = workplace.machine(f"interrupted-{each_store.kind}-{how}", each_store)
+def test_interrupted(
+    each_store: TestEngine, own_engine: OwnEngine, workplace: Workplace, direct: Made, how: signal.Signals
+) -> None:
+    engine = own_engine(each_store)
+    machine = workplace.machine(f"interrupted-{each_store.kind}-{how}", engine)
     process = building(machine)
     process.send_signal(how)
     check(outcome_of(process), machine, 130, "interrupted")
     wait_until(lambda: not processes_with(f"{machine.cache}/tmp"))
-    each_store.wait_until_gone("image", "ls", "--format", "{{.Repository}}:{{.Tag}}", "imagebuilder-build")
+    engine.wait_until_gone("image", "ls", "--format", "{{.Repository}}:{{.Tag}}", "imagebuilder-build")
 
 
-def test_killed_at_once(containerd_engine: TestEngine, workplace: Workplace, direct: Made) -> None:
-    machine = workplace.machine("killed", containerd_engine)
+def test_killed_at_once(
+    containerd_engine: TestEngine, own_engine: OwnEngine, workplace: Workplace, direct: Made
+) -> None:
+    machine = workplace.machine("killed", own_engine(containerd_engine))
     process = building(machine)
     process.kill()
     process.communicate()
@@ -94,26 +120,23 @@ def test_the_engines_disk_is_full(each_store: TestEngine, workplace: Workplace, 
 
 
 def test_no_network_inside_the_build(
-    containerd_engine: TestEngine, workplace: Workplace, direct: Made
+    containerd_engine: TestEngine, own_engine: OwnEngine, workplace: Workplace, direct: Made
 ) -> None:
-    # An engine of its own: BuildKit runs a step that two builds share once, and so both would fail.
-    with private_engine(containerd_engine, "offline") as engine:
-        machine = workplace.machine("no network", engine)
-        machine.environment["IMAGEBUILDER_INDEX_DEFAULT_URL"] = "https://127.0.0.1:9/simple"
-        check(machine.run(*BUILD, "--no-cache"), machine, 7, "no network inside the build", "--vendored")
+    machine = workplace.machine("no network", own_engine(containerd_engine))
+    machine.environment["IMAGEBUILDER_INDEX_DEFAULT_URL"] = "https://127.0.0.1:9/simple"
+    check(machine.run(*BUILD, "--no-cache"), machine, 7, "no network inside the build", "--vendored")
 
 
 def test_an_authority_that_the_build_does_not_know(
-    containerd_engine: TestEngine, workplace: Workplace, direct: Made, tmp_path: Path
+    containerd_engine: TestEngine, own_engine: OwnEngine, workplace: Workplace, direct: Made, tmp_path: Path
 ) -> None:
     key, other = tmp_path / "key.pem", tmp_path / "other.pem"
     request = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=other"]
     subprocess.run([*request, "-keyout", str(key), "-out", str(other)], check=True, capture_output=True)
-    with private_engine(containerd_engine, "distrust") as engine:  # for the reason of the test above
-        machine = workplace.machine("other authority", engine)
-        machine.environment["IMAGEBUILDER_CA_BUNDLE"] = str(other)
-        outcome = machine.run(*BUILD, "--no-cache")
-        check(outcome, machine, 7, "certificate is not trusted", "IMAGEBUILDER_CA_BUNDLE")
+    machine = workplace.machine("other authority", own_engine(containerd_engine))
+    machine.environment["IMAGEBUILDER_CA_BUNDLE"] = str(other)
+    outcome = machine.run(*BUILD, "--no-cache")
+    check(outcome, machine, 7, "certificate is not trusted", "IMAGEBUILDER_CA_BUNDLE")
 
 
 def test_no_buildx(containerd_engine: TestEngine, workplace: Workplace, tmp_path: Path) -> None:

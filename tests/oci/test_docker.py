@@ -7,6 +7,7 @@ import json
 import subprocess
 import tarfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,12 @@ def name(any_engine: TestEngine, tmp_path: Path) -> Iterator[ImageRef]:
     ref = ImageRef.parse(f"imagebuilder-test/oci-{Digest.of(str(tmp_path).encode()).short}:1.0")
     yield ref
     any_engine.docker("rmi", "-f", str(ref), check=False)
+
+
+@pytest.fixture
+def image(image: Image, tmp_path: Path) -> Image:
+    """An image for this test alone: an engine that takes one away forgets who else names it just now."""
+    return Image.make(replace(image.config, env=(("TEST", str(tmp_path)),)), image.layers)
 
 
 def check_image(engine: TestEngine, ref: str, image: Image) -> None:

@@ -28,7 +28,7 @@ from imagebuilder.builders.docker.engine import Engine
 from imagebuilder.errors import MachineLacks
 from imagebuilder.progress import Silent
 from tests.accept.test_cli import placed
-from tests.support.command import Machine, outcome_of
+from tests.support.command import WAIT, Machine, outcome_of
 from tests.support.engine import SCRIPT, TestEngine, find_engine, private_engine
 
 pytestmark = [pytest.mark.docker, pytest.mark.network]
@@ -77,7 +77,7 @@ def servers(engine: TestEngine) -> list[dict[str, Any]]:
 
 
 def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + WAIT
     while not condition():
         if process.poll() is not None:
             pytest.fail(f"it ended: {process.communicate()}")
@@ -192,7 +192,7 @@ def test_the_engine_is_killed(own_engine: TestEngine, layout: Path, tmp_path: Pa
     finally:
         start(own_engine)
     with pytest.raises(MachineLacks, match="sleeping cannot be run in the image"):
-        script.result(60)
+        script.result(WAIT)
     assert done.code == 6, done.err
     assert "the Docker Engine stopped answering in the middle of the acceptance" in done.err
     assert "Traceback" not in done.err

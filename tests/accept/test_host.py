@@ -17,7 +17,7 @@ from imagebuilder.accept.record import make_record
 from imagebuilder.accept.report import html, markdown
 from imagebuilder.accept.verdict import judge
 from tests.accept.synthetic import make_run
-from tests.support.command import ROOT
+from tests.support.command import ROOT, WAIT
 
 SOURCE = ROOT / "tests" / "data" / "nvml" / "nvml.c"
 SAMPLE = """
@@ -50,7 +50,7 @@ def sampled(library: Path, **more: str) -> HostFacts:
     environment = {**os.environ, "LD_LIBRARY_PATH": str(library), **more}
     words = [sys.executable, "-c", SAMPLE]
     done = subprocess.run(
-        words, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        words, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=WAIT, check=False
     )
     assert done.returncode == 0, done.stderr
     return codec.loads(HostFacts, done.stdout)

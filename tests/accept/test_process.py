@@ -6,20 +6,22 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from imagebuilder.accept.process import ProcessRuntime, with_option
+from imagebuilder.accept.process import FreePort, ProcessRuntime, with_option
 from imagebuilder.accept.server import Launch, Script, lost, redact, wait_healthy
 from imagebuilder.errors import MachineLacks, NotAccepted
 from imagebuilder.progress import Silent
 from imagebuilder.stack import find_stack, load_stack
-from tests.support.command import ROOT
+from tests.support.command import ROOT, WAIT
 
 DEMO = load_stack(find_stack("demo", Path("/")))
 
@@ -45,8 +47,8 @@ def alive(pid: int) -> bool:
 
 def test_a_server_from_the_stacks_own_files(runtime: ProcessRuntime) -> None:
     server = runtime.start(launch())
-    took = asyncio.run(wait_healthy(server, launch(), 60, Silent()))
-    assert 0 < took < 60
+    took = asyncio.run(wait_healthy(server, launch(), WAIT, Silent()))
+    assert 0 < took < WAIT
     assert server.ended() is None
     assert any("Uvicorn running on http://127.0.0.1" in line for line in server.log(10))
     server.stop()
@@ -57,7 +59,7 @@ def test_a_server_from_the_stacks_own_files(runtime: ProcessRuntime) -> None:
 def test_a_server_that_crashes_at_its_start(runtime: ProcessRuntime) -> None:
     server = runtime.start(launch("--sim-fault", "start-crash"))
     with pytest.raises(NotAccepted) as failed:
-        asyncio.run(wait_healthy(server, launch(), 60, Silent()))
+        asyncio.run(wait_healthy(server, launch(), WAIT, Silent()))
     text = str(failed.value)
     assert "the baseline server ended while starting (exit status 1)" in text
     assert "CUDA out of memory" in text
@@ -67,7 +69,7 @@ def test_a_server_that_crashes_at_its_start(runtime: ProcessRuntime) -> None:
 def test_a_command_line_that_the_server_does_not_take(runtime: ProcessRuntime) -> None:
     server = runtime.start(launch("--no-such-flag"))
     with pytest.raises(NotAccepted, match="exit status 2") as failed:
-        asyncio.run(wait_healthy(server, launch(), 60, Silent()))
+        asyncio.run(wait_healthy(server, launch(), WAIT, Silent()))
     assert "other arguments" in str(failed.value)
 
 
@@ -79,7 +81,7 @@ def test_a_slow_start_shows_what_the_server_says(
     monkeypatch.setattr(reporter, "note", notes.append)
     monkeypatch.setattr("imagebuilder.accept.server._TELL_EVERY", 0.2)
     server = runtime.start(launch("--sim-startup", "4"))
-    asyncio.run(wait_healthy(server, launch(), 60, reporter))
+    asyncio.run(wait_healthy(server, launch(), WAIT, reporter))
     assert any("baseline after" in note and "Load weight begin." in note for note in notes)
 
 
@@ -101,7 +103,7 @@ def test_servers_die_with_the_process_that_started_them() -> None:
         "runtime = ProcessRuntime(DEMO, os.environ)\n"
         "server = runtime.start(launch())\n"
         "print(server._process.pid, runtime._root, flush=True)\n"
-        "import time; time.sleep(60)"
+        "import time; time.sleep(600)"
     )
     process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -109,11 +111,21 @@ def test_servers_die_with_the_process_that_started_them() -> None:
     assert alive(int(pid))
     process.send_signal(signal.SIGKILL)
     process.wait()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + WAIT
     while alive(int(pid)):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     subprocess.run(["rm", "-rf", folder], check=True)
+
+
+def test_a_port_is_nobody_elses_and_a_server_can_listen_on_it() -> None:
+    with closing(FreePort()) as port:
+        with pytest.raises(OSError, match="in use"):
+            FreePort(number=port.number)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port.number))
+        with socket.create_server(("127.0.0.1", port.number)):
+            socket.create_connection(("127.0.0.1", port.number)).close()
 
 
 SCRIPT = "import json, sys; print(json.dumps([json.load(open(sys.argv[1])), 1]))"
@@ -129,7 +141,7 @@ def test_a_script(runtime: ProcessRuntime) -> None:
 def test_scripts_that_fail(runtime: ProcessRuntime) -> None:
     failing = Script(name="failing", source="raise SystemExit('it is broken')", data=b"")
     with pytest.raises(NotAccepted, match="failing failed with exit status 1") as failed:
-        runtime.run(failing, launch(), 60)
+        runtime.run(failing, launch(), WAIT)
     assert "it is broken" in str(failed.value)
     with pytest.raises(NotAccepted, match=r"endless did not end within 0\.5 s"):
         runtime.run(Script(name="endless", source="import time; time.sleep(60)", data=b""), launch(), 0.5)
@@ -144,7 +156,7 @@ def test_the_probe_and_the_tokenizer_as_they_are_sent(runtime: ProcessRuntime) -
         "folders": ["/tmp", "/proc/x"],
     }
     probe = Script(name="probe", source=(folder / "probe.py").read_text(), data=json.dumps(asked).encode())
-    told = json.loads(runtime.run(probe, launch(), 120))
+    told = json.loads(runtime.run(probe, launch(), WAIT))
     assert set(told["packages"]) == {"fastapi", "uvicorn"}
     assert told["packages"]["fastapi"]["modules"] == ["fastapi"]
     assert told["packages"]["fastapi"]["error"] == ""
@@ -162,7 +174,7 @@ def test_the_probe_and_the_tokenizer_as_they_are_sent(runtime: ProcessRuntime) -
     script = Script(
         name="tokenizing", source=(folder / "tokenizing.py").read_text(), data=json.dumps(asked).encode()
     )
-    told = json.loads(runtime.run(script, launch(), 120))
+    told = json.loads(runtime.run(script, launch(), WAIT))
     assert told["ids"] is None
     assert told["why"]
     assert (told["target"], told["draft"]) == (None, None)

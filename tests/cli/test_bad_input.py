@@ -24,7 +24,7 @@ import pytest
 from imagebuilder.index import debian_release
 from imagebuilder.index.http import Session, _Retry
 from imagebuilder.values import Digest
-from tests.support.command import Machine, Outcome, leftovers, outcome_of, wrong_artefacts
+from tests.support.command import WAIT, Machine, Outcome, leftovers, outcome_of, wrong_artefacts
 from tests.support.debian import FakeArchive, file, make_deb, packages_text, stanza
 from tests.support.fake_registry import Answer, FakeRegistry, cut, drop, status
 from tests.support.http_server import Fault, Server
@@ -728,7 +728,7 @@ def test_two_builds_at_once_share_the_work(machine: Machine, server: Server) -> 
     before = server.sent(path)
     gate = server.hold(path)
     first = machine.start(*BUILD, "s", "--output", "first", "--json")
-    assert gate.reached.wait(60)
+    assert gate.reached.wait(WAIT)
     second = machine.start(*BUILD, "s", "--output", "second", "--json", "--progress", "json")
     assert second.stderr is not None
     while "downloading" not in second.stderr.readline():

@@ -40,7 +40,7 @@ def world(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Se
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
     monkeypatch.setenv("IMAGEBUILDER_INDEX_DEFAULT_URL", f"{server.url}/simple/")
     monkeypatch.setenv("IMAGEBUILDER_DEBIAN_MIRRORS", f"{server.url}/debian")
-    monkeypatch.setenv("IMAGEBUILDER_TIMEOUT", "5")
+    monkeypatch.setenv("IMAGEBUILDER_TIMEOUT", "240")
     return server
 
 

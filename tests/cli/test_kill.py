@@ -20,7 +20,7 @@ import pytest
 
 from imagebuilder.cache import STALE, Cache
 from imagebuilder.oci.layout import read_layout
-from tests.support.command import Machine, leftovers, outcome_of, wrong_artefacts
+from tests.support.command import WAIT, Machine, leftovers, outcome_of, wrong_artefacts
 from tests.support.http_server import Server
 from tests.support.killed import Ended, Killer
 from tests.support.small import Small, noise
@@ -179,7 +179,7 @@ def test_interrupted_while_a_server_keeps_us_waiting(
     gate = server.hold(path)
     before = server.sent(path)
     process = machine.start(*BUILD, "s", *options)
-    assert gate.reached.wait(60)
+    assert gate.reached.wait(WAIT)
     while options and not any(p.stat().st_size for p in (machine.cache / "partial").glob("?" * 64)):
         assert process.poll() is None  # the bytes are on their way
         time.sleep(0.01)
@@ -244,5 +244,5 @@ def test_interrupted_while_threads_come_to_their_end() -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "ended\n"
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=WAIT)
     assert (process.returncode, said) == (130, "")

@@ -22,7 +22,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return Settings(cache_dir=tmp_path / "cache", timeout=20.0)
+    return Settings(cache_dir=tmp_path / "cache", timeout=240.0)
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from imagebuilder.progress import Silent, Task
 from imagebuilder.settings import Settings
 from imagebuilder.values import Digest
 from tests.index.conftest import Pauses
+from tests.support.command import WAIT
 from tests.support.http_server import Fault, Server
 
 DATA = random.Random(1).randbytes(3 << 20)
@@ -101,7 +102,7 @@ def test_downloads_run_side_by_side(world: World) -> None:
 
     def open_both() -> None:
         for gate in gates:
-            assert gate.reached.wait(30)
+            assert gate.reached.wait(WAIT)
         for gate in gates:
             gate.open()
 
@@ -352,7 +353,7 @@ def test_the_first_error_ends_the_others(world: World) -> None:
     missing = world.wanted(5, Digest.of(b"never"), "/files/missing")
 
     def lookup() -> str:
-        assert gate.reached.wait(30)
+        assert gate.reached.wait(WAIT)
         return world.server.url + "/files/missing"
 
     with pytest.raises(NotFound):
@@ -464,10 +465,10 @@ def start(world: World, *wanted: Wanted) -> subprocess.Popen[bytes]:
 def test_two_processes_share_one_download(world: World) -> None:
     gate = world.server.hold(PATH)
     processes = [start(world, world.wanted()) for _ in range(2)]
-    assert gate.reached.wait(30)
+    assert gate.reached.wait(WAIT)
     gate.open()
     for process in processes:
-        assert process.communicate(timeout=60)[1] == b""
+        assert process.communicate(timeout=WAIT)[1] == b""
         assert process.returncode == 0
     assert world.gets() == [None]
     assert world.cache.verify(DIGEST)
@@ -476,12 +477,12 @@ def test_two_processes_share_one_download(world: World) -> None:
 def test_ctrl_c_ends_at_once_and_leaves_what_can_be_resumed(world: World) -> None:
     gate = world.server.hold(PATH)
     process = start(world, world.wanted())
-    assert gate.reached.wait(30)
-    deadline = time.monotonic() + 30
-    while not world.cache.partial_bytes([DIGEST]) and time.monotonic() < deadline:
+    assert gate.reached.wait(WAIT)
+    while not world.cache.partial_bytes([DIGEST]):
+        assert process.poll() is None
         time.sleep(0.01)  # until something has arrived
     process.send_signal(signal.SIGINT)
-    error = process.communicate(timeout=15)[1]
+    error = process.communicate(timeout=WAIT)[1]
     assert b"KeyboardInterrupt" in error
     assert world.cache.artefact(DIGEST) is None
     gate.open()

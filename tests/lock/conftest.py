@@ -101,6 +101,6 @@ def server() -> Iterator[Server]:
 @pytest.fixture
 def world(server: Server, tmp_path: Path) -> World:
     default = server.index("/simple", form="json")
-    settings = Settings(cache_dir=tmp_path / "cache", timeout=20.0, default_index=default.url)
+    settings = Settings(cache_dir=tmp_path / "cache", timeout=240.0, default_index=default.url)
     (tmp_path / "cache").mkdir()
     return World(server, default, settings, tmp_path)

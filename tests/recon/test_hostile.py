@@ -62,7 +62,7 @@ class Bench:
         self.count += 1
         self.reply = Reply(body=body, headers={"Content-Type": kind})
         settings = Settings(
-            cache_dir=self.folder / f"cache{self.count}", default_index=self.url, timeout=20.0
+            cache_dir=self.folder / f"cache{self.count}", default_index=self.url, timeout=240.0
         )
         http = Session(settings, pause=lambda _: None)
         indexes = Indexes((), settings, Cache(settings.cache_dir), http)

@@ -99,7 +99,7 @@ def _rows(server: Server, stack_file: Path, tmp_path: Path, *packages: str) -> d
     from packaging.requirements import Requirement
 
     stack = load_stack(stack_file)
-    settings = Settings(cache_dir=tmp_path / "cache", default_index=server.url + "/simple/", timeout=20.0)
+    settings = Settings(cache_dir=tmp_path / "cache", default_index=server.url + "/simple/", timeout=240.0)
     indexes = Indexes(
         stack.indexes, settings, Cache(settings.cache_dir), Session(settings, pause=lambda _: None)
     )

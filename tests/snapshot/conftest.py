@@ -127,7 +127,7 @@ def place(
     with Server() as server:
         index = server.index("/simple", form="json")
         monkeypatch.setenv("IMAGEBUILDER_INDEX_DEFAULT_URL", index.url)
-        monkeypatch.setenv("IMAGEBUILDER_TIMEOUT", "20")
+        monkeypatch.setenv("IMAGEBUILDER_TIMEOUT", "240")
         made = Place(folder=tmp_path, server=server, index=index, call=imagebuilder)
         made.make()
         yield made

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-WAIT = 240.0
+WAIT = 500.0
 
 
 @dataclass(frozen=True, kw_only=True)

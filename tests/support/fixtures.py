@@ -61,7 +61,7 @@ def small(
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     """With a cache of its own."""
-    return Settings(cache_dir=tmp_path / "cache", timeout=10)
+    return Settings(cache_dir=tmp_path / "cache", timeout=240)
 
 
 @pytest.fixture

@@ -90,7 +90,7 @@ class Gate:
 
     def wait(self) -> None:
         self.reached.set()
-        self._open.wait(60)
+        self._open.wait()  # at the latest until the server is closed
 
 
 @dataclass

@@ -24,7 +24,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from tests.support.command import ROOT
+from tests.support.command import ROOT, WAIT
 
 EVENTS = {
     "os.rename", "os.link", "os.symlink", "os.mkdir", "os.rmdir", "os.remove", "os.chmod", "os.truncate",
@@ -61,7 +61,7 @@ class Killer:
     def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(30)
+        self._process.wait(WAIT)
 
     def run(
         self,

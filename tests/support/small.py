@@ -29,7 +29,7 @@ class Small:
         self.index = server.index("/simple", form="json")
         self.environment = {
             "IMAGEBUILDER_INDEX_DEFAULT_URL": self.index.url,
-            "IMAGEBUILDER_TIMEOUT": "20",
+            "IMAGEBUILDER_TIMEOUT": "240",
             "IMAGEBUILDER_WORKERS": "2",
         }
         self._made = folder.parent / "made"

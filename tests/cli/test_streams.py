@@ -66,6 +66,7 @@ def unread(machine: Machine, words: str) -> int:
 @pytest.mark.parametrize("verb", VERBS)
 def test_nobody_needs_to_read(verb: str, machine: Machine) -> None:
     """The exit code is what it is when somebody reads, and no word is said of it."""
+    machine.environment["IMAGEBUILDER_INDEX_DEFAULT_URL"] = "http://127.0.0.1:9/"  # the same each time
     usual = shell(machine, verb, "")
     assert unread(machine, verb) == usual.code
     for redirection in ("| head -1", "2>&-", "<&- >&-"):
@@ -127,6 +128,7 @@ def test_a_folder_that_was_removed(verb: str, machine: Machine) -> None:
     assert outcome.err.startswith("imagebuilder: the current folder") and "next:   cd" in outcome.err
 
 
+@pytest.mark.network
 @pytest.mark.parametrize(("where", "place"), [("HOME", "/proc"), ("IMAGEBUILDER_CACHE_DIR", "/proc/cache")])
 def test_a_cache_where_the_system_makes_no_files(where: str, place: str, machine: Machine) -> None:
     environment = {k: v for k, v in machine.variables().items() if k != "IMAGEBUILDER_CACHE_DIR"}

@@ -66,10 +66,14 @@ class _Part(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Any) -> int:
-        data = self._file.read(min(len(buffer), self._left))
-        buffer[: len(data)] = data
+    def read(self, size: int = -1, /) -> bytes:
+        data = self._file.read(self._left if size < 0 else min(size, self._left))
         self._left -= len(data)
+        return data
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
         return len(data)
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ from imagebuilder.settings import redact
 
 BLOCK = 1 << 15
 _LARGEST_REQUEST = 4 << 20
-_KEPT_BLOCKS = 192  # 6 MiB: one of the largest requests, and what was read before it
+_MOST_KEPT = 6 << 20  # bytes: one of the largest requests, and what was read before it
 _ANSWERS = (
     206,
     200,
@@ -70,7 +70,8 @@ class RangedFile(io.RawIOBase):
         self._url, self._http = url, http
         self._position = 0
         self._lock = threading.Lock()
-        self._blocks: OrderedDict[int, bytes] = OrderedDict()
+        self._kept: OrderedDict[int, bytes] = OrderedDict()  # what was fetched, by where it begins
+        self._where: dict[int, int] = {}  # number of a block → where what holds it begins
         self._next, self._window = (
             -1,
             1,
@@ -124,37 +125,43 @@ class RangedFile(io.RawIOBase):
         end = min(offset + size, self.size)
         parts: list[bytes] = []
         while offset < end:
-            block = offset // BLOCK
-            data = self._block(block, -(-end // BLOCK) - block)
-            start = offset - block * BLOCK
-            part = data[start : start + end - offset]
+            start, data = self._holding(offset // BLOCK, -(-end // BLOCK) - offset // BLOCK)
+            part = data[offset - start : end - start]
             parts.append(part)
             offset += len(part)
-        return b"".join(parts)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     # ------------------------------------------------------------------ blocks
 
-    def _block(self, number: int, needed: int) -> bytes:
-        """The block of that number; `needed`: how many from there are wanted now."""
+    def _holding(self, number: int, needed: int) -> tuple[int, bytes]:
+        """What holds the block of that number, and where it begins; `needed`: blocks wanted from there on."""
         with self._lock:
-            if number in self._blocks:
-                self._blocks.move_to_end(number)
-                return self._blocks[number]
+            if number in self._where:
+                start = self._where[number]
+                self._kept.move_to_end(start)
+                return start, self._kept[start]
             self._window = min(2 * self._window, _LARGEST_REQUEST // BLOCK) if number == self._next else 1
             count = min(max(needed, self._window), _LARGEST_REQUEST // BLOCK, -(-self.size // BLOCK) - number)
-            while count > 1 and number + count - 1 in self._blocks:  # the tail, mostly
+            while count > 1 and number + count - 1 in self._where:  # the tail, mostly
                 count -= 1
             self._next = number + count
-        data = self._request(number * BLOCK, min((number + count) * BLOCK, self.size))
+        start = number * BLOCK
+        data = self._request(start, min((number + count) * BLOCK, self.size))
         with self._lock:
-            self._keep(number, data)
-        return data[:BLOCK]
+            self._keep(start, data)
+        return start, data
 
-    def _keep(self, number: int, data: bytes) -> None:
-        for position in range(0, len(data), BLOCK):
-            self._blocks[number + position // BLOCK] = data[position : position + BLOCK]
-        while len(self._blocks) > _KEPT_BLOCKS:
-            self._blocks.popitem(last=False)
+    def _keep(self, start: int, data: bytes) -> None:
+        self._forget(start)  # two threads may have asked for the same
+        self._kept[start] = data
+        self._where.update(dict.fromkeys(_blocks(start, data), start))
+        while sum(map(len, self._kept.values())) > _MOST_KEPT:
+            self._forget(next(iter(self._kept)))
+
+    def _forget(self, start: int) -> None:
+        for number in _blocks(start, self._kept.pop(start, b"")):
+            if self._where.get(number) == start:
+                del self._where[number]
 
     def _fetch_tail(self, tail: int) -> int:
         """Fetch the last bytes; the size of the file."""
@@ -168,8 +175,8 @@ class RangedFile(io.RawIOBase):
                 f"{self.name} cannot be read in parts", seen="another range than asked for"
             )
         self._etag = part.etag
-        first = -(-part.start // BLOCK)
-        self._keep(first, part.data[first * BLOCK - part.start :])
+        first = -(-part.start // BLOCK) * BLOCK
+        self._keep(first, part.data[first - part.start :])
         return part.size
 
     def _ask_size(self) -> int:
@@ -229,3 +236,8 @@ class RangedFile(io.RawIOBase):
             raise urllib3.exceptions.ProtocolError("the connection ended too early")
         etag = response.headers.get("ETag", "")
         return _Part(start=start, end=end, size=int(match[3]), etag=etag, data=data)
+
+
+def _blocks(start: int, data: bytes) -> range:
+    """The numbers of the blocks that these data are, from a block's begin on."""
+    return range(start // BLOCK, -(-(start + len(data)) // BLOCK))

@@ -127,7 +127,8 @@ def test_memory_is_bounded(server: Server, http: Session) -> None:
     file = RangedFile(server.put("/huge", data), http)
     while file.read(1 << 20):
         pass
-    assert sum(len(block) for block in file._blocks.values()) <= 16 << 20
+    assert sum(len(block) for block in file._kept.values()) <= 6 << 20
+    assert {*file._where.values()} == {*file._kept}
 
 
 def test_a_zip_file(server: Server, http: Session, tmp_path: Path) -> None:

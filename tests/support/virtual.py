@@ -29,12 +29,13 @@ _COUNTER = itertools.count()
 
 class _JumpingSelector(selectors.DefaultSelector):
     now = 1000.0
+    threads = 0
 
     def select(self, timeout: float | None = None) -> Any:
         ready = super().select(0)
         if ready or timeout == 0:
             return ready
-        if timeout is None:
+        if timeout is None or self.threads:  # what a thread does takes no time here
             return super().select(0.05)
         self.now += timeout
         return ready
@@ -49,6 +50,16 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._jumping.now
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
+        """The clock stands until the thread is done."""
+        future = super().run_in_executor(executor, func, *args)
+        self._jumping.threads += 1
+        future.add_done_callback(self._thread_done)
+        return future
+
+    def _thread_done(self, _: object) -> None:
+        self._jumping.threads -= 1
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.support.engine import TestEngine, find_engine
 from tests.support.network import no_network
@@ -14,7 +14,7 @@ from tests.support.network import no_network
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No test depends on how fast the machine is.
-settings.register_profile("untimed", deadline=None)
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
 

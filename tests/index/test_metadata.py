@@ -123,7 +123,9 @@ def test_broken_metadata_is_an_error(read: Read, data: bytes) -> None:
 
 
 @hypothesis_settings(
-    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None,
+    max_examples=40,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(position=st.integers(0, len(archive(3)) - 1), value=st.integers(0, 255))
 def test_a_changed_byte_is_harmless(read: Read, position: int, value: int) -> None:

@@ -9,9 +9,9 @@ What no rule matches is answered as the distribution specification wants it.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
+import secrets
 import socket
 import threading
 import urllib.parse
@@ -51,6 +51,7 @@ class FakeRegistry:
     absolute: bool = True  # upload addresses
     kept: dict[str, bytes] = field(default_factory=dict)  # of broken uploads, by name
     goes_on: bool = True  # whether it takes what a kept upload lacks
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __enter__(self) -> FakeRegistry:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -78,6 +79,14 @@ class FakeRegistry:
     def on(self, pattern: str, answer: Answer, times: int = 10**6) -> None:
         """Answer requests whose `METHOD /path?query` begins with the pattern in this way, so many times."""
         self.rules.append(Rule(pattern=re.compile(pattern), answer=answer, times=times))
+
+    def rule_for(self, request: str) -> Rule | None:
+        """The first that matches, used up once more; uploads come over several connections at a time."""
+        with self._lock:
+            found = next((rule for rule in self.rules if rule.times and rule.pattern.match(request)), None)
+            if found:
+                found.times -= 1
+        return found
 
     def put_blob(self, repository: str, data: bytes) -> Digest:
         digest = Digest.of(data)
@@ -140,12 +149,10 @@ class Handler(BaseHTTPRequestHandler):
                 headers={k.lower(): v for k, v in self.headers.items()},
             )
         )
-        for rule in fake.rules:
-            if rule.times and rule.pattern.match(f"{self.command} {self.path}"):
-                rule.times -= 1
-                rule.answer(self)
-                return
-        self.serve()
+        if rule := fake.rule_for(f"{self.command} {self.path}"):
+            rule.answer(self)
+        else:
+            self.serve()
 
     do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = answer
 
@@ -190,7 +197,7 @@ class Handler(BaseHTTPRequestHandler):
                 fake.blobs[(repository, source[1])] = fake.blobs[source]
                 self.reply(201, Location=f"/v2/{repository}/blobs/{source[1]}")
                 return
-            name = hashlib.sha256(f"{repository}{len(fake.seen)}".encode()).hexdigest()[:16]
+            name = secrets.token_hex(8)
             fake.uploads.add(name)
             path = f"/v2/{repository}/blobs/uploads/{name}?_state=opaque"
             self.reply(202, Location=(fake.url if fake.absolute else "") + path)

@@ -35,10 +35,14 @@ class Node:
     sessions: dict[str, list[Session]] = field(default_factory=dict)
     jobs: dict[str, Json] = field(default_factory=dict)
     seen: list[Json] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)  # kubectl and the test ask at the same time
 
     def start(self, job: Json) -> None:
         """The Job's pod, called as the Job."""
-        name = job["metadata"]["name"]
+        with self._lock:
+            self._start(job["metadata"]["name"], job)
+
+    def _start(self, name: str, job: Json) -> None:
         if name in self.jobs:
             return
         self.jobs[name] = job
@@ -74,7 +78,8 @@ class Node:
         return self._log(name).read_text() if name in self.running else ""
 
     def pods(self) -> list[Json]:
-        return [self._pod(name, job) for name, job in self.jobs.items()]
+        with self._lock:
+            return [self._pod(name, job) for name, job in self.jobs.items()]
 
     def _pod(self, name: str, job: Json) -> Json:
         template = job["spec"]["template"]
@@ -107,8 +112,9 @@ class Node:
 
     def remove(self, name: str) -> None:
         """Pod and Job are gone, at once for whoever asks."""
-        self.jobs.pop(name, None)
-        process = self.running.pop(name, None)
+        with self._lock:
+            self.jobs.pop(name, None)
+            process = self.running.pop(name, None)
         if process is not None:
             threading.Thread(target=self._end, args=(process,)).start()
 

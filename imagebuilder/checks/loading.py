@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 
 from imagebuilder.checks.model import Check, Code, Finding, Severity
 from imagebuilder.checks.subject import Loading, Subject
-from imagebuilder.facts.elf import symbol_hash
+from imagebuilder.facts.exports import symbol_hash
 from imagebuilder.facts.layouts import LayoutRisk
 from imagebuilder.facts.loader import MissingLibrary, MissingSymbol, MissingVersion, Outcome
 from imagebuilder.facts.verdict import Verdict

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from imagebuilder.checks.tables import Tables
-from imagebuilder.facts.elf import NO_EXPORTS
 from imagebuilder.facts.environment import SystemFacts
+from imagebuilder.facts.exports import NO_EXPORTS
 from imagebuilder.facts.filesystem import Assumed
 from imagebuilder.stack.model import DebianBase, ImageBase, Stack
 

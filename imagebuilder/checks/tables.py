@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from imagebuilder.facts import tables as facts_tables
-from imagebuilder.facts.elf import NO_EXPORTS, Exports
 from imagebuilder.facts.environment import Runtime
+from imagebuilder.facts.exports import NO_EXPORTS, Exports
 from imagebuilder.facts.filesystem import Assumed
 from imagebuilder.facts.layouts import Layout
 

@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Literal
 
 from imagebuilder.diff.model import AbiMove, GpuMove, Package, PackageMove
-from imagebuilder.facts.elf import ElfFacts, symbol_hash
+from imagebuilder.facts.elf import ElfFacts
+from imagebuilder.facts.exports import symbol_hash
 
 GpuCode = Callable[[Package], Mapping[str, tuple[str, ...]] | None]
 """The GPU architectures in each library of a locked wheel; None where nobody has looked yet."""

@@ -11,13 +11,12 @@ from __future__ import annotations
 import struct
 import zlib
 from array import array
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import Protocol
 
 from imagebuilder.errors import ArtefactUnusable
+from imagebuilder.facts.exports import NO_EXPORTS, Definitions, Exports
 
 MACHINES = {62: "x86_64", 183: "aarch64"}
 
@@ -44,11 +43,6 @@ class Seekable(Protocol):
         """As io.RawIOBase.read; fewer bytes only at the end."""
 
 
-def symbol_hash(name: bytes) -> int:
-    """The 64-bit hash under which an exported name is kept."""
-    return int.from_bytes(blake2b(name, digest_size=8).digest(), "little")
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wanted:
     """One undefined symbol. version: empty where the reference has none; file: the library it names."""
@@ -72,32 +66,8 @@ class VersionNeed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exports:
-    """Defined symbols, as sorted hashes. glibc's do_lookup_x and check_match decide what satisfies what.
-
-    plain: names that a reference without a version binds to. versioned: `name@VERSION`, and `name@` for a
-    definition without a version in a library that has versions.
-    """
-
-    plain: array[int]
-    versioned: array[int]
-    has_versions: bool
-
-    def has_plain(self, hashed: int) -> bool:
-        """Is there a definition that a reference without version takes?"""
-        return _contains(self.plain, hashed)
-
-    def has_versioned(self, hashed: int) -> bool:
-        """Is there this definition, by the hash of `name@VERSION` or `name@`?"""
-        return _contains(self.versioned, hashed)
-
-
-NO_EXPORTS = Exports(plain=array("Q"), versioned=array("Q"), has_versions=False)
-
-
-@dataclass(frozen=True, kw_only=True)
 class ElfFacts:
-    """What one ELF file says about itself. packed_names: exported names, sorted, by line, zlib."""
+    """What one ELF file says about itself. packed_names: exported names, by line, zlib."""
 
     machine: str
     soname: str = ""
@@ -112,7 +82,8 @@ class ElfFacts:
 
     def names(self) -> list[bytes]:
         """The exported names, sorted. Only for showing evidence: `exports` answers what is there."""
-        return zlib.decompress(self.packed_names).split(b"\n") if self.packed_names else []
+        packed = self.packed_names
+        return sorted({*zlib.decompress(packed).split(b"\n")} - {b""}) if packed else []
 
 
 def read_elf(file: Seekable, what: str) -> ElfFacts | None:
@@ -125,11 +96,6 @@ def read_elf(file: Seekable, what: str) -> ElfFacts | None:
     if len(head) < 64 or head[:6] != b"\x7fELF\x02\x01":
         return None
     return _Elf(file, what, head).facts()
-
-
-def _contains(hashes: array[int], value: int) -> bool:
-    at = bisect_left(hashes, value)
-    return at < len(hashes) and hashes[at] == value
 
 
 class _Elf:
@@ -347,7 +313,7 @@ class _Elf:
             count = self._count(referenced)
             indexes = self._indexes(count)
         wanted: dict[int, Wanted] = {}
-        found = _Definitions(defs)
+        found = Definitions(defs)
         rows = (r for c in self._chunks(address, 24 * count) for r in struct.iter_unpack("<IBBHQQ", c))
         for number, (name_at, info, other, section, value, _) in enumerate(rows):
             index = indexes[number] if indexes else 1
@@ -370,31 +336,3 @@ class _Elf:
                 found.add(self._name(name_at), index)
         in_turn = sorted(wanted, key=lambda n: (referenced.get(n, len(referenced)), n))
         return tuple(wanted[n] for n in in_turn if wanted[n].name), found.exports(), found.names()
-
-
-class _Definitions:
-    """Collects definitions and turns them into Exports, as glibc's check_match would see them."""
-
-    def __init__(self, defs: dict[int, str]) -> None:
-        self._defs = {index: b"@" + version.encode() for index, version in defs.items()}
-        self._found: list[tuple[bytes, int]] = []
-
-    def add(self, name: bytes, index: int) -> None:
-        self._found.append((name, index))
-
-    def exports(self) -> Exports:
-        # A reference without version takes the base or oldest definition, or else the default one.
-        plain = {name for name, index in self._found if not index & 0x8000 or index & 0x7FFF < 3}
-        versioned = (n + self._defs.get(i & 0x7FFF, b"@") for n, i in self._found if self._defs)
-        return Exports(plain=_hashes(plain), versioned=_hashes(versioned), has_versions=bool(self._defs))
-
-    def names(self) -> bytes:
-        names, packer = sorted({name for name, _ in self._found}), zlib.compressobj(6)
-        pieces = (names[at : at + 4096] for at in range(0, len(names), 4096))
-        packed = [packer.compress(b"\n" * (n > 0) + b"\n".join(piece)) for n, piece in enumerate(pieces)]
-        return b"".join([*packed, packer.flush()]) if names else b""
-
-
-def _hashes(names: Iterable[bytes]) -> array[int]:
-    """The sorted `symbol_hash` of each, made in one go."""
-    return array("Q", sorted(array("Q", b"".join([blake2b(n, digest_size=8).digest() for n in names]))))

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from imagebuilder.facts.elf import NO_EXPORTS, ElfFacts, Exports, Wanted, symbol_hash
+from imagebuilder.facts.elf import ElfFacts, Wanted
+from imagebuilder.facts.exports import NO_EXPORTS, Exports, symbol_hash
 
 
 @lru_cache(maxsize=1 << 16)

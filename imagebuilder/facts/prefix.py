@@ -12,7 +12,8 @@ import re
 import struct
 from array import array
 
-from imagebuilder.facts.elf import MACHINES, ElfFacts, Exports, Seekable, VersionNeed, Wanted, symbol_hash
+from imagebuilder.facts.elf import MACHINES, ElfFacts, Seekable, VersionNeed, Wanted
+from imagebuilder.facts.exports import Exports, symbol_hash
 
 LIMIT = 48 << 20  # bytes of the file, unpacked, that are looked at
 _LIBRARY = re.compile(rb"(?:lib|ld-)[\w+.-]*\.so(?:\.[\w.]+)?")

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
-from imagebuilder.facts.elf import ElfFacts, Exports, VersionNeed, Wanted
+from imagebuilder.facts.elf import ElfFacts, VersionNeed, Wanted
+from imagebuilder.facts.exports import Exports
 from imagebuilder.facts.gpu import GpuCode, GpuGroup
 from imagebuilder.facts.tools import Tool
 from imagebuilder.values import GpuArch

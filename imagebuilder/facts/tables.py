@@ -12,8 +12,8 @@ import tomli
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from imagebuilder.facts.elf import Exports
 from imagebuilder.facts.environment import Runtime
+from imagebuilder.facts.exports import Exports
 from imagebuilder.facts.filesystem import Assumed
 from imagebuilder.facts.layouts import Built, Layout, Markers
 

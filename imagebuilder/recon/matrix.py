@@ -16,8 +16,9 @@ from functools import cached_property
 from typing import Any, Literal
 
 from imagebuilder.facts.alternates import groups, importable
-from imagebuilder.facts.elf import Wanted, symbol_hash
+from imagebuilder.facts.elf import Wanted
 from imagebuilder.facts.environment import PYTHON, Environment, Runtime, SystemFacts
+from imagebuilder.facts.exports import symbol_hash
 from imagebuilder.facts.filesystem import Assumed
 from imagebuilder.facts.layouts import Layout
 from imagebuilder.facts.record import WheelFacts

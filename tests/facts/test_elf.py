@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from imagebuilder.errors import ArtefactUnusable
-from imagebuilder.facts.elf import ElfFacts, read_elf, symbol_hash
+from imagebuilder.facts.elf import ElfFacts, read_elf
+from imagebuilder.facts.exports import symbol_hash
 from imagebuilder.facts.record import decode_elf, encode_elf
 
 FOLDERS = (

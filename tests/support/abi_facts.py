@@ -11,8 +11,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from imagebuilder.facts.elf import ElfFacts, Exports, VersionNeed, Wanted, symbol_hash
+from imagebuilder.facts.elf import ElfFacts, VersionNeed, Wanted
 from imagebuilder.facts.environment import SystemFacts
+from imagebuilder.facts.exports import Exports, symbol_hash
 from imagebuilder.facts.record import Preload, WheelFacts
 
 FILE = Path(

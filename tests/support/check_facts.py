@@ -10,8 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from imagebuilder.facts.elf import ElfFacts, Exports, VersionNeed, Wanted, symbol_hash
+from imagebuilder.facts.elf import ElfFacts, VersionNeed, Wanted
 from imagebuilder.facts.environment import SystemFacts
+from imagebuilder.facts.exports import Exports, symbol_hash
 from imagebuilder.facts.gpu import GpuCode, GpuGroup
 from imagebuilder.facts.record import FileFact, Literal, Preload, WheelFacts
 from imagebuilder.facts.tools import Tool

@@ -170,15 +170,21 @@ class _Run:
         return self._canonical(read_exported(target), hollow)
 
     def _saved(self, request: BuildRequest) -> Canonical:
-        """By `docker save`, where the store has no exporter."""
-        tag = f"{_TEMPORARY}:{secrets.token_hex(8)}"
+        """By `docker save`, where the store has no exporter.
+
+        A label makes it another image than that of a build of the same that goes on beside this one: an
+        engine that takes an image away takes it from whoever names it at that moment, too.
+        """
+        own = secrets.token_hex(8)
+        tag = f"{_TEMPORARY}:{own}"
         try:
-            self._build(replace(request, tag=tag))
+            self._build(replace(request, tag=tag, label=f"{_TEMPORARY}={own}"))
             raw = self.engine.saved(tag, self.scratch / "saved", read_saved)
         finally:
             with suppress(MachineLacks):  # the engine is gone: so is what could be removed
                 self.engine.remove(tag)
-        return self._canonical(raw, frozenset())
+        labels = tuple(label for label in raw.config.labels if label[0] != _TEMPORARY)
+        return self._canonical(replace(raw, config=replace(raw.config, labels=labels)), frozenset())
 
     def _canonical(self, raw: RawImage, hollow: frozenset[Digest]) -> Canonical:
         return canonical(

@@ -162,13 +162,17 @@ def _dotted(release: tuple[int, ...]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildRequest:
-    """One `docker buildx build`. secrets: id → file. output: of `--output`; or else a tag for the store."""
+    """One `docker buildx build`. secrets: id → file. output: of `--output`; or else a tag for the store.
+
+    label: of the image, as KEY=VALUE.
+    """
 
     context: Path
     platform: str
     epoch: int
     output: str = ""
     tag: str = ""
+    label: str = ""
     builder: str | None = None
     no_cache: bool = False
     secrets: tuple[tuple[str, Path], ...] = ()
@@ -184,6 +188,7 @@ class BuildRequest:
         words += [f"--secret=id={name},src={path}" for name, path in self.secrets]
         words += [f"--output={self.output}"] if self.output else []
         words += [f"--tag={self.tag}"] if self.tag else []
+        words += [f"--label={self.label}"] if self.label else []
         words += [f"--builder={self.builder}"] if self.builder else []
         words += ["--no-cache"] if self.no_cache else []
         return [*words, str(self.context)]

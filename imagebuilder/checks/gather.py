@@ -128,6 +128,7 @@ def gather(
         system=system or assumed_system(stack, tables),
         system_is_assumed=system is None,
         base_env=base.env,
+        base_depth=base.depth,
         base_unseen=base.unseen,
         previous=previous,
     )

@@ -27,12 +27,14 @@ _WORKERS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class SeenBase:
-    """What is known of the base. env: its environment. layers: bottom first; empty where they were not read.
+    """What is known of the base. env: its environment. depth: how many layers it has; 0: not known, or none.
 
-    unseen: why not; empty where they were, or where the base is no image. identity: of what was read.
+    layers: bottom first; empty where they were not read. unseen: why not; empty where they were, or where the
+    base is no image. identity: of what was seen.
     """
 
     env: Mapping[str, str] = field(default_factory=dict)
+    depth: int = 0
     layers: tuple[LayerFacts, ...] = ()
     unseen: str = ""
     identity: str = ""
@@ -59,7 +61,11 @@ def see_base(
         return SeenBase(unseen=_why(error))
     if base is None:
         return SeenBase(unseen="it is not locked by digest")
-    env = dict(base.image.config.env)
+    manifest = SeenBase(
+        env=dict(base.image.config.env),
+        depth=len(base.image.layers),
+        identity=f"{base.manifest_digest.text}, without layers",
+    )
     known = [known_layer(layer.descriptor.digest, cache) for layer in base.image.layers]
     if not all(known):
         missing = [
@@ -69,12 +75,13 @@ def see_base(
         ]
         size = sum(descriptor.size for descriptor in missing)
         if missing and (settings.offline or (size > _MOST and not read)):
-            return SeenBase(env=env, unseen=f"its layers are not here: {size / 1e9:.2f} GB to fetch")
+            return replace(manifest, unseen=f"its layers are not here: {size / 1e9:.2f} GB to fetch")
         try:
             known = _read(base, settings, cache, reporter)
         except (ArtefactUnusable, MachineLacks) as error:
-            return SeenBase(env=env, unseen=_why(error))
-    return SeenBase(env=env, layers=tuple(f for f in known if f), identity=base.manifest_digest.text)
+            return replace(manifest, unseen=_why(error))
+    layers = tuple(facts for facts in known if facts)
+    return replace(manifest, layers=layers, identity=base.manifest_digest.text)
 
 
 def _find(stack: Stack, lock: Lock, settings: Settings, cache: Cache, read: bool) -> BaseImage | None:

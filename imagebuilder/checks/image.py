@@ -59,11 +59,14 @@ def run(subject: Subject) -> Iterator[Finding]:
                 fix=LARGE.remedy,
                 key=f"layer {layer.name}",
             )
-    if len(layers) > limits.get("layers", len(layers)):
+    count = subject.base_depth + len(layers)
+    if count > limits.get("layers", count):
+        base = f", {subject.base_depth} of them of its base" if subject.base_depth else ""
+        base = base or (" besides those of its base" if subject.base_unseen else "")
         yield Finding(
             code=MANY.code,
             severity=MANY.severity,
-            what=f"the image has {len(layers)} layers besides its base's, engines mount {limits['layers']}",
+            what=f"the image has {count} layers{base}; engines mount {limits['layers']}",
             fix=MANY.remedy,
             key="layer",
         )

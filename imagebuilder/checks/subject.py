@@ -56,8 +56,8 @@ class Subject:
     facts: by package; unread: why one is missing there; gone: files that are no longer where they were;
     yanked: the reason why an index withdrew one; misfits: patches that do not apply.
     system: what the loader finds outside site-packages; system_is_assumed: from a table, since the base was
-    not read. base_env: of the base image, where it is known. base_unseen: why an image base was not read;
-    empty where it was. previous: a lock to compare with.
+    not read. base_env, base_depth: environment and number of layers of the base image, where they are known.
+    base_unseen: why an image base was not read; empty where it was. previous: a lock to compare with.
     """
 
     stack: Stack
@@ -73,6 +73,7 @@ class Subject:
     yanked: Mapping[str, str] = field(default_factory=dict)
     misfits: Mapping[str, Misfit] = field(default_factory=dict)
     base_env: Mapping[str, str] = field(default_factory=dict)
+    base_depth: int = 0
     base_unseen: str = ""
     previous: Lock | None = None
 

@@ -195,6 +195,19 @@ def test_a_base_without_faults(bench: Bench, tmp_path: Path) -> None:
     assert bench.check() == {} and len(bench.registry.seen) == asked  # kept
 
 
+@pytest.mark.parametrize("depth", [122, 126])
+def test_the_layers_of_the_base_count(bench: Bench, tmp_path: Path, depth: int) -> None:
+    """Engines mount 127: what a stack adds to a base of many layers may be too much for them."""
+    layers = [layer(tmp_path / "blobs", {f"opt/{n}": b"", **QUIET}) for n in range(depth)]
+    bench.wheel(b"no library")
+    bench.stack(bench.push(*layers))
+    finding = bench.check().get("image.too-many-layers")
+    if depth == 122:
+        assert finding is None
+    else:
+        assert finding is not None and f"{depth} of them of its base" in finding["what"]
+
+
 @needs_gcc
 def test_a_library_that_is_in_the_base_but_not_on_the_path(bench: Bench, tmp_path: Path) -> None:
     digest = bench.push(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 from packaging.version import Version
 
+from imagebuilder.accept.process import FreePort
 from imagebuilder.cache import Cache
 from imagebuilder.errors import ArtefactUnusable, UsageProblem
 from imagebuilder.index.http import Denied, NotFound, Session, Unreachable
@@ -304,9 +306,11 @@ def test_offline(world: World, listed: SimpleIndex) -> None:
 def test_no_project_and_no_index_are_different_errors(world: World, listed: SimpleIndex) -> None:
     with pytest.raises(NotFound, match="the index 'default' has no project other"):
         world.indexes(listed.url).project("other")
-    world.server.close()
-    with pytest.raises(Unreachable, match="the page of demo on the index 'default' cannot be had"):
-        world.indexes(listed.url).project("demo")
+    with (
+        closing(FreePort()) as nobodys,
+        pytest.raises(Unreachable, match="the page of demo on the index 'default' cannot be had"),
+    ):
+        world.indexes(f"http://127.0.0.1:{nobodys.number}/simple/").project("demo")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ Moments are drawn with a fixed seed from the steps of an undisturbed run, so no 
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import signal
@@ -246,3 +247,22 @@ def test_interrupted_while_threads_come_to_their_end() -> None:
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=WAIT)
     assert (process.returncode, said) == (130, "")
+
+
+@pytest.mark.parametrize(
+    "start", [["-m", "imagebuilder"], [str(Path(sys.executable).with_name("imagebuilder"))]]
+)
+def test_interrupted_while_it_starts(tmp_path: Path, start: list[str]) -> None:
+    """Ctrl-C among its first imports: it is gone, without Python's own account of where it was."""
+    slow = "import threading\nprint('importing', flush=True)\nthreading.Event().wait()\n"
+    (tmp_path / "click.py").write_text(slow)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    words = [sys.executable, *start, "list"]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "importing\n"
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=WAIT)
+    assert (process.returncode, said) == (-signal.SIGINT, "")

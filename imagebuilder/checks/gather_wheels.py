@@ -50,7 +50,7 @@ def see_wheels(
 
         def one(wheel: Wheel) -> None:
             reader.read(wheel, online and not settings.offline)
-            _give_back()
+            give_back()
 
         largest_first = sorted(lock.wheels, key=lambda w: -w.size)
         label = f"reading the wheels of {stack.name}"
@@ -61,7 +61,7 @@ def see_wheels(
         return reader.seen
 
 
-def _give_back() -> None:
+def give_back() -> None:
     """What glibc's threads have freed goes back to the system; other C libraries see to it themselves."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -89,6 +89,7 @@ class FatbinWatch:
 
     def __init__(self) -> None:
         self.groups: dict[int, tuple[int, list[_Entry]]] = {}  # start → end, entries
+        self._first: int | None = None  # where the first magic lies that a fat binary could begin with
         self._work = _scan(self.groups)
         self._request: tuple[int, int] = next(self._work)
         self._window, self._window_at = b"", 0
@@ -109,7 +110,10 @@ class FatbinWatch:
                     start = max(start, end - begun)
                     self._request = (start, 0)
                     break
-                self._request = self._work.send((self._window_at + found.start()).to_bytes(8, "little"))
+                place = self._window_at + found.start()
+                if place % 8 == 0 and self._first is None:
+                    self._first = place
+                self._request = self._work.send(place.to_bytes(8, "little"))
             elif start + size <= end:
                 begin = start - self._window_at
                 self._request = self._work.send(self._window[begin : begin + size])
@@ -117,6 +121,11 @@ class FatbinWatch:
                 break
         keep = max(min(start, end), self._window_at)
         self._window, self._window_at = self._window[keep - self._window_at :], keep
+
+    def excludes(self, end: int) -> bool:
+        """Whether no fat binary begins before this place: all of it was seen, and no magic."""
+        seen = self._window_at + len(self._window)
+        return end <= (seen if self._first is None else self._first)
 
     def after(self, place: int) -> int | None:
         """Start of the next fat binary at or just behind this place."""
@@ -166,14 +175,20 @@ def read_gpu(file: Seekable, what: str, watch: FatbinWatch | None = None) -> Gpu
     elif len(head) == 64 and head[:6] == b"\x7fELF\x02\x01":
         if struct.unpack_from("<H", head, 18)[0] == _EM_CUDA:
             return GpuCode(groups=(GpuGroup(entries=(_cubin(file, head),)),), compressed=(("", 1),))
-        for name, offset, size in sections(file, head, what):
+        for name, offset, size in sections(file, head, what, watch):
             if name in SECTIONS:
                 found.scan(file, offset, offset + size)
     return found.code()
 
 
-def sections(file: Seekable, head: bytes, what: str) -> Iterator[tuple[bytes, int, int]]:
-    """(name, offset, size) of every section that has bytes; nothing where the headers were stripped."""
+def sections(
+    file: Seekable, head: bytes, what: str, watch: FatbinWatch | None = None
+) -> Iterator[tuple[bytes, int, int]]:
+    """(name, offset, size) of every section that has bytes; nothing where the headers were stripped.
+
+    watch: leaves those out of which it says that they hold no fat binary. Names may lie far before the
+    headers, which is dear to go back to: without any section left they are not read.
+    """
     (offset,) = struct.unpack_from("<Q", head, 40)
     size, number, names = struct.unpack_from("<HHH", head, 58)
     if not offset or not number or size != 64 or names >= number:
@@ -183,15 +198,15 @@ def sections(file: Seekable, head: bytes, what: str) -> Iterator[tuple[bytes, in
         raise _behind(what)
     file.seek(offset)
     rows = list(struct.iter_unpack("<IIQQQQIIQQ", file.read(size * number)))
-    if rows[names][4] > end:
+    if rows[names][4] > end or any(row[1] != 8 and row[5] and row[4] + row[5] > end for row in rows):
         raise _behind(what)
+    wanted = [r for r in rows if r[1] != 8 and r[5] and not (watch and watch.excludes(r[4] + r[5]))]
+    if not wanted:
+        return
     file.seek(rows[names][4])
     text = file.read(min(rows[names][5], 1 << 24))
-    for row in rows:
-        if row[1] != 8 and row[5]:
-            if row[4] + row[5] > end:
-                raise _behind(what)
-            yield text[row[0] : max(text.find(b"\0", row[0]), row[0])], row[4], row[5]
+    for row in wanted:
+        yield text[row[0] : max(text.find(b"\0", row[0]), row[0])], row[4], row[5]
 
 
 def _behind(what: str) -> ArtefactUnusable:

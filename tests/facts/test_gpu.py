@@ -10,7 +10,6 @@ import re
 import shutil
 import struct
 import subprocess
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -100,6 +99,32 @@ def test_a_watch_sees_the_same_as_reading_again() -> None:
             watch.feed(at, data[at : at + step])
         assert len(watch.groups) == 4, step
         assert read_gpu(io.BytesIO(data), "x", watch) == _code(data)
+
+
+def test_names_of_sections_are_read_only_where_a_fat_binary_may_be() -> None:
+    """They may lie before 30 MB of others (a library that was not stripped), where reading has passed."""
+    data, fatbin = _data("mixed.so"), b"\x50\xed\x55\xba"
+
+    def places(data: bytes) -> list[int]:
+        """Where reading goes once a watch has seen all."""
+        watch, file, seen = FatbinWatch(), io.BytesIO(data), []
+        watch.feed(0, data)
+        seek = file.seek
+        file.seek = lambda *place: seen.append(place[0]) or seek(*place)  # type: ignore[method-assign]
+        with suppress(ArtefactUnusable):  # of what is no fat binary any more
+            read_gpu(file, "x", watch)
+        return seen
+
+    headers = int.from_bytes(data[40:48], "little")
+    row = headers + 64 * int.from_bytes(data[62:64], "little")
+    names = int.from_bytes(data[row + 24 : row + 32], "little")
+    assert names in places(data)
+    none = data.replace(fatbin, bytes(4))
+    assert names not in places(none) and headers in places(none)
+    odd = none[:4097] + fatbin + none[4101:]  # no fat binary begins there
+    assert names not in places(odd)
+    again = none[:4096] + fatbin + none[4100:]
+    assert names in places(again)
 
 
 def _compile(nvcc: str, folder: Path, name: str, options: list[str]) -> Path:

@@ -25,6 +25,7 @@ from imagebuilder.progress import Reporter
 from imagebuilder.settings import Settings
 from imagebuilder.stack.model import Stack
 
+_LARGE = 32 << 20  # bytes of a wheel, after which it is worth to give back what was freed
 _YANKED, _PATCHED = "yanked-1", "patches-apply-1"
 
 
@@ -50,7 +51,8 @@ def see_wheels(
 
         def one(wheel: Wheel) -> None:
             reader.read(wheel, online and not settings.offline)
-            give_back()
+            if wheel.size > _LARGE:
+                give_back()
 
         largest_first = sorted(lock.wheels, key=lambda w: -w.size)
         label = f"reading the wheels of {stack.name}"

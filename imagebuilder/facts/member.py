@@ -19,7 +19,7 @@ from imagebuilder.facts import zipmethods
 from imagebuilder.facts.elf import Seekable
 from imagebuilder.oci.inflate import InflateError
 
-_INPUT = 1 << 16  # read from the source at a time
+_INPUT = 1 << 18  # read from the source at a time
 _FRONT = 4 << 20  # bytes of the front that are remembered
 _MOST_AGAIN = 8  # times its size: real libraries need half of it once, a hostile one could ask for days
 _LAST = 2 << 20  # bytes before the place that reading has got to that are remembered

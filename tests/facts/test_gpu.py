@@ -10,6 +10,7 @@ import re
 import shutil
 import struct
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest

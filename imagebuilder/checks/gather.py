@@ -10,7 +10,7 @@ from pathlib import Path
 from imagebuilder.cache import Cache
 from imagebuilder.checks import kept, registry
 from imagebuilder.checks.gather_base import SeenBase, see_base
-from imagebuilder.checks.gather_wheels import give_back, see_wheels
+from imagebuilder.checks.gather_wheels import see_wheels
 from imagebuilder.checks.model import Finding
 from imagebuilder.checks.subject import Subject
 from imagebuilder.checks.system import assumed_packages, assumed_system
@@ -174,6 +174,4 @@ def _debs(
         return deb_facts(files[deb.sha256], deb.sha256, deb.name, cache)
 
     workers = min(MOST_READERS, settings.workers)
-    found = in_parallel(reporter, "reading the Debian packages", one, lock.debs, workers=workers)
-    give_back()
-    return found
+    return in_parallel(reporter, "reading the Debian packages", one, lock.debs, workers=workers)

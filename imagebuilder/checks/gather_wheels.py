@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import IO, cast
 
@@ -25,7 +24,6 @@ from imagebuilder.progress import Reporter
 from imagebuilder.settings import Settings
 from imagebuilder.stack.model import Stack
 
-_LARGE = 32 << 20  # bytes of a wheel, after which it is worth to give back what was freed
 _YANKED, _PATCHED = "yanked-1", "patches-apply-1"
 
 
@@ -51,8 +49,6 @@ def see_wheels(
 
         def one(wheel: Wheel) -> None:
             reader.read(wheel, online and not settings.offline)
-            if wheel.size > _LARGE:
-                give_back()
 
         largest_first = sorted(lock.wheels, key=lambda w: -w.size)
         label = f"reading the wheels of {stack.name}"
@@ -61,12 +57,6 @@ def see_wheels(
         if reader.store.received:
             reporter.note(f"read {reader.store.received / 1e6:.0f} MB of wheels by ranges")
         return reader.seen
-
-
-def give_back() -> None:
-    """What glibc's threads have freed goes back to the system; other C libraries see to it themselves."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 class _Reader:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import combinations
 
 from imagebuilder.checks.model import Check, Code, Finding
 from imagebuilder.checks.subject import Subject
@@ -32,16 +33,17 @@ SCRIPT = Code(
 
 def run(subject: Subject) -> Iterator[Finding]:
     """One finding for each pair of wheels."""
-    owners: dict[str, list[str]] = {}
+    first_of: dict[str, str] = {}
+    owners: dict[str, list[str]] = {}  # of the few paths that several have
     for name, facts in sorted(subject.facts.items()):
         for path in facts.files:
-            owners.setdefault(path, []).append(name)
+            if (first := first_of.setdefault(path, name)) != name:
+                owners.setdefault(path, [first]).append(name)
     pairs: dict[tuple[str, str], list[str]] = {}
     for path, names in owners.items():
-        for i, first in enumerate(names):
-            for second in names[i + 1 :]:
-                if subject.facts[first].files[path] != subject.facts[second].files[path]:
-                    pairs.setdefault((first, second), []).append(path)
+        for first, second in combinations(names, 2):
+            if subject.facts[first].files[path] != subject.facts[second].files[path]:
+                pairs.setdefault((first, second), []).append(path)
     for (first, second), paths in sorted(pairs.items()):
         binary = [p for p in paths if p in subject.facts[first].elf or p in subject.facts[second].elf]
         code = COLLISION if binary else HARMLESS

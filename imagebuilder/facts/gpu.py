@@ -219,7 +219,7 @@ def _order(arch: GpuArch) -> tuple[int, str, str]:
     return arch.number, arch.kind, arch.suffix
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Entry:
     """One entry's header: its own size, that of its payload, and what it is for."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache as once
 from typing import IO, cast
 
 from imagebuilder.cache import Cache
@@ -18,12 +20,15 @@ from imagebuilder.values import Digest
 FRONT_KIND = "facts-front-3"
 MOST_READERS = 4
 """Threads that read facts at once: unpacking is outside the interpreter's lock, but not all of the work."""
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
+_APART = 5 << 20  # bytes; above what one request of a ranged file brings
 
 
 class FactStore:
     """Reads facts of wheels once and keeps them. May be shared by threads; `http` only for remote files."""
 
     def __init__(self, cache: Cache, http: Session | None = None) -> None:
+        _give_large_blocks_back()
         self.cache, self._http = cache, http
         self.received = 0
         """Bytes read over the network so far."""
@@ -95,3 +100,16 @@ class FactStore:
     @staticmethod
     def _collect(source: IO[bytes], filename: str) -> WheelFacts:
         return collect(source, filename, [(r.module, r.function) for r in runtimes()])
+
+
+@once
+def _give_large_blocks_back() -> None:
+    """Large blocks (tables, records) lie apart from the heap, and return to the system once they are free.
+
+    glibc else puts blocks of up to 32 MB into the heap after the first of that size was freed, where a small
+    one behind them keeps them. Other C libraries see to it themselves.
+    """
+    with suppress(OSError, AttributeError):
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_MMAP_THRESHOLD, _APART)
+        libc.mallopt(_M_TRIM_THRESHOLD, 2 * _APART)

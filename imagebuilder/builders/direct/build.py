@@ -85,8 +85,8 @@ def _make_all(
     missing: Sequence[PlannedLayer], inputs: layers.Inputs, cache: Cache, reporter: Reporter, workers: int
 ) -> dict[Digest, BuiltLayer]:
     """Make these layers, the largest first so that no core waits for it at the end."""
-    cache.require_space(sum(layer.size for layer in missing))
     total = sum(_expected(layer) for layer in missing)
+    cache.require_space(total)
     order = sorted(missing, key=lambda layer: -layer.size)
     with reporter.task(f"building {len(missing)} layers", total=total) as task:
         pool = ThreadPoolExecutor(max_workers=workers)

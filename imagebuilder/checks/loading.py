@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from imagebuilder.checks.model import Check, Code, Finding, Severity
+from imagebuilder.checks.model import Check, Code, Finding, Severity, some
 from imagebuilder.checks.subject import Loading, Subject
 from imagebuilder.facts.exports import symbol_hash
 from imagebuilder.facts.layouts import LayoutRisk
@@ -181,7 +181,7 @@ def _findings(subject: Subject, fault: _Fault) -> Iterator[Finding]:
     unread = sorted({*subject.unread, *subject.gone})  # any of them may have what is missing
     at = _At(loading, verdict.path, "note" if plugin else "warning" if unread else None)
     others = tuple(f"also: {v.path}" for v in loading.verdicts if v is not verdict)[:3]
-    others += (f"and with it: {_some(fault.with_it)}",) if fault.with_it else ()
+    others += (f"and with it: {some(fault.with_it)}",) if fault.with_it else ()
     others += (f"not read, and may have it: {', '.join(unread[:3])}",) if unread else ()
     if outcome.libraries:
         missing = sorted({m.name for m in outcome.libraries})
@@ -220,10 +220,6 @@ def _findings(subject: Subject, fault: _Fault) -> Iterator[Finding]:
         )
     for risk in verdict.risks:
         yield _layout(subject, at, name, risk, others)
-
-
-def _some(paths: Sequence[str]) -> str:
-    return ", ".join(paths[:3]) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
 
 
 def _layout(subject: Subject, at: _At, name: str, risk: LayoutRisk, others: Sequence[str]) -> Finding:

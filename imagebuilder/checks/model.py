@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -88,3 +88,8 @@ class Check:
     def name(self) -> str:
         """Of its module."""
         return self.run.__module__.rsplit(".", 1)[-1]
+
+
+def some(words: Sequence[str]) -> str:
+    """The first four, and how many more there are."""
+    return ", ".join(words[:4]) + (f" and {len(words) - 4} more" if len(words) > 4 else "")

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Literal
 
 from imagebuilder.checks.driver import UNKNOWN, newest_toolkit
-from imagebuilder.checks.model import Check, Code, Finding
+from imagebuilder.checks.model import Check, Code, Finding, some
 from imagebuilder.checks.subject import Subject
 from imagebuilder.values import Release
 
@@ -79,7 +79,7 @@ def _required(subject: Subject, driver: Release, name: str, text: str) -> Iterat
     found = _finding(REFUSED, f"{name} asks for {asked}, driver {driver} is promised", evidence, key)
     hosts = [p[0] for p, answers in zip(alternatives, held, strict=True) if answers <= {"yes", "host"}]
     if hosts:
-        what = f"{name} asks for {asked}; driver {driver} is enough only on hosts of {_some(hosts)}"
+        what = f"{name} asks for {asked}; driver {driver} is enough only on hosts of {some(hosts)}"
         found = replace(found, severity="warning", what=what)
     yield found
 
@@ -88,10 +88,6 @@ def _finding(code: Code, what: str, evidence: tuple[str, ...], key: str) -> Find
     return Finding(
         code=code.code, severity=code.severity, what=what, evidence=evidence, fix=code.remedy, key=key
     )
-
-
-def _some(words: Sequence[str]) -> str:
-    return ", ".join(words[:4]) + (f" and {len(words) - 4} more" if len(words) > 4 else "")
 
 
 def _holds(subject: Subject, driver: Release, condition: str) -> Answer:

@@ -113,3 +113,27 @@ def test_an_engine_leaves_the_rules_of_others_alone_and_none_of_its_own(
     assert {rule for rule in after if " 10." not in rule} == others
     if f" {ours.removesuffix('0.0/16')}" not in addresses.stdout:  # else the next engine has it already
         assert not {rule for rule in after if ours in rule}
+
+
+BROKEN_OFF = """\
+mount -t sysfs none /sys
+ip link add ib-half type bridge && ip address add 10.250.0.1/24 dev ib-half
+ip link add other type bridge && ip address add 10.9.0.1/24 dev other
+"$@" || exit
+ip -o link | cut -d ' ' -f 2
+"""
+
+
+@pytest.mark.docker
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a network of its own")
+def test_stopping_one_whose_start_was_broken_off_takes_its_bridge_alone(
+    containerd_engine: TestEngine, tmp_path: Path
+) -> None:
+    """Killed when it had a bridge, and no settings yet that say which network that is."""
+    stop = [sys.executable, str(SCRIPT), "--folder", str(tmp_path), "stop", "half"]
+    words = ["unshare", "--net", "--mount", "sh", "-c", BROKEN_OFF, "sh", *stop]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    links = done.stdout.split()
+    assert {"lo:", "other:"} <= {*links}
+    assert "ib-half:" not in links

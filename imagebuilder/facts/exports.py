@@ -14,7 +14,7 @@ _PACKED_AT_ONCE = 2 << 20  # bytes of names
 
 def symbol_hash(name: bytes) -> int:
     """The 64-bit hash under which an exported name is kept."""
-    return int.from_bytes(blake2b(name, digest_size=8).digest(), "little")
+    return int.from_bytes(_hashed(name), "little")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,10 +58,10 @@ class Definitions:
         """A definition, and the index of its version."""
         # A reference without version takes the base or oldest definition, or else the default one.
         if not index & 0x8000 or index & 0x7FFF < 3:
-            self._plain += blake2b(name, digest_size=8).digest()
+            self._plain += _hashed(name)
         if self._defs:
             version = self._defs.get(index & 0x7FFF, b"@")
-            self._versioned += blake2b(name + version, digest_size=8).digest()
+            self._versioned += _hashed(name + version)
         self._names.append(name)
         self._size += len(name)
         if self._size > _PACKED_AT_ONCE:
@@ -82,6 +82,10 @@ class Definitions:
         if self._names:
             self._pack()
         return b"".join([*self._packed, self._packer.flush()]) if self._packed else b""
+
+
+def _hashed(name: bytes) -> bytes:
+    return blake2b(name, digest_size=8).digest()
 
 
 def _sorted(hashes: bytearray) -> array[int]:

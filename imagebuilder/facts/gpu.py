@@ -198,9 +198,10 @@ def sections(
         raise _behind(what)
     file.seek(offset)
     rows = list(struct.iter_unpack("<IIQQQQIIQQ", file.read(size * number)))
-    if rows[names][4] > end or any(row[1] != 8 and row[5] and row[4] + row[5] > end for row in rows):
+    filled = [row for row in rows if row[1] != 8 and row[5]]
+    if rows[names][4] > end or any(row[4] + row[5] > end for row in filled):
         raise _behind(what)
-    wanted = [r for r in rows if r[1] != 8 and r[5] and not (watch and watch.excludes(r[4] + r[5]))]
+    wanted = [row for row in filled if not (watch and watch.excludes(row[4] + row[5]))]
     if not wanted:
         return
     file.seek(rows[names][4])
